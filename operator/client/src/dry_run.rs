@@ -41,9 +41,7 @@ pub async fn create(
         .map_err(kube::Error::HttpError)?;
     match client.request(request).await {
         Ok(stored) => Ok(DryRunAnswer::Accepted(stored)),
-        Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-            Ok(DryRunAnswer::Exists)
-        }
+        Err(error) if crate::is_name_taken(&error) => Ok(DryRunAnswer::Exists),
         // 400: unknown fields, among others; 422: invalid values.
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
             Ok(DryRunAnswer::Refused(status))

@@ -16,3 +16,8 @@ pub mod dry_run;
 pub mod input;
 pub mod on_server;
 pub mod retry;
+
+/// Whether an object was not created because another one has its name.
+pub fn is_name_taken(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
+}

@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::phase::Phase;
 use flux_shared::termination::Termination;
 use flux_shared::timeline::PodTimeline;
 use flux_shared::trace::{PODS, TraceParent};
@@ -94,7 +95,7 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
         ("job", Some(end)),
     ];
     let phase = status.phase.clone().unwrap_or_default();
-    let error = (phase == "Failed").then(|| {
+    let error = (phase == Phase::Failed.as_str()).then(|| {
         status
             .message
             .clone()

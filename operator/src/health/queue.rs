@@ -5,8 +5,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// A record of the controller's queue. `K` is the key of a queued object.
 #[derive(Debug)]
@@ -63,7 +65,7 @@ pub struct Working<K> {
 }
 
 fn lock<K>(state: &Mutex<QueueState<K>>) -> MutexGuard<'_, QueueState<K>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 impl<K: Hash + Eq + Clone> QueueRecord<K> {

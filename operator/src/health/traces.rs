@@ -3,8 +3,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use flux_operator_core::otlp_endpoint::Endpoint;
@@ -23,6 +23,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanEvents, SpanExporter, SpanLinks, SpanProcessor,
 };
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 /// Most spans that wait to be sent. A pod has about twelve, and thousands of pods may end together.
@@ -242,7 +243,7 @@ struct Warnings(Mutex<Option<Instant>>);
 
 impl Warnings {
     fn warn(&self, what: &str) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         if last.is_none_or(|last| last.elapsed() >= WARNING_INTERVAL) {
             *last = Some(Instant::now());
             tracing::warn!("{what}");

@@ -356,7 +356,7 @@ impl Writer {
                 Ok(_) => {}
                 // Its name contains the MiniCluster's uid, so an earlier reconcile has created it. (The operator does
                 // not read Secrets, so it cannot check the owner.)
-                Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
+                Err(error) if flux_operator_client::is_name_taken(&error) => {}
                 Err(error) => return Err(api_error::<Secret>("create", &name, error)),
             }
         }
@@ -520,7 +520,7 @@ impl Writer {
     {
         let name = wanted.name_any();
         match error {
-            kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists" => {
+            error if flux_operator_client::is_name_taken(&error) => {
                 let api: Api<Partial<K>> =
                     Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
                 let existing = api

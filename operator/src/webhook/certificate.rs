@@ -3,13 +3,14 @@
 //! new authority and the previous one.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use flux_operator_core::labels;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use parking_lot::RwLock;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -241,11 +242,11 @@ fn end_of(certified: &CertifiedKey) -> Option<i64> {
 
 impl Current {
     pub(super) fn set(&self, certified: CertifiedKey) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(certified));
+        *self.0.write() = Some(Arc::new(certified));
     }
 
     fn get(&self) -> Option<Arc<CertifiedKey>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     /// The end of the certificate that is served, in seconds since 1970.

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -118,7 +119,7 @@ impl Default for Limits {
 
 impl Limits {
     fn state(&self) -> MutexGuard<'_, LimitState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Counts a connection of `peer` as waiting for a slot. None: too many wait already.
@@ -217,7 +218,7 @@ impl ConnectionSlot {
 
     /// Notes that a request has begun, or that its answer has been sent.
     pub(super) fn set_busy(&self, busy: bool) {
-        *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner) = busy.then(Instant::now);
+        *self.busy_since.lock() = busy.then(Instant::now);
         if let Some(connection) = self.limits.state().connections.get_mut(&self.id) {
             connection.busy = busy;
         }
@@ -227,15 +228,12 @@ impl ConnectionSlot {
     }
 
     fn is_busy(&self) -> bool {
-        self.busy_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        self.busy_since.lock().is_some()
     }
 
     /// How long the current request has been in progress; zero if there is none.
     pub(super) fn busy_for(&self) -> Duration {
-        let since = *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *self.busy_since.lock();
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 

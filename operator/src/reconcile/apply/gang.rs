@@ -36,7 +36,7 @@ impl Writer {
             .map_err(|error| error_of("create", kube::Error::SerdeError(error)))?;
         match gangs.create(&post_params(), &wanted).await {
             Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+            Err(error) if flux_operator_client::is_name_taken(&error) => {
                 let existing = gangs
                     .get_metadata(name)
                     .await

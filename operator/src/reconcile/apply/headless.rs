@@ -2,7 +2,7 @@
 //! deleted with the last one. MiniClusters that join at the same time are added by one write.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::service::{OWNERS_MAX, ServiceObject, ServiceSeen, is_headless};
@@ -13,6 +13,7 @@ use flux_operator_core::vocabulary::Reason;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::requests::{apply_request, create_request};
@@ -152,7 +153,7 @@ impl Queue {
             .await
         {
             Ok(created) => created,
-            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+            Err(error) if flux_operator_client::is_name_taken(&error) => {
                 let existing = api
                     .get(&service.name)
                     .await
@@ -191,7 +192,7 @@ impl Queue {
     /// Notes that the caller waits for the Service, and that `member`, if given, is to be added. Returns the lock to
     /// hold while writing.
     fn enter(&self, service: &Key, member: Option<&Member>) -> Arc<tokio::sync::Mutex<()>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let entry = waiting.entry(service.clone()).or_default();
         if let Some(member) = member {
             entry.members.insert(member.uid.clone(), member.clone());
@@ -201,7 +202,7 @@ impl Queue {
 
     /// Removes and returns the members that are to be added.
     fn take(&self, service: &Key) -> BTreeMap<String, Member> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting
             .get_mut(service)
             .map(|entry| std::mem::take(&mut entry.members))
@@ -210,7 +211,7 @@ impl Queue {
 
     /// Removes a member that no longer has to be added.
     fn forget(&self, service: &Key, member: &Member) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if let Some(entry) = waiting.get_mut(service) {
             entry.members.remove(&member.uid);
         }
@@ -219,7 +220,7 @@ impl Queue {
     /// Forgets the Service if no member and no other task waits. The lock has one reference here, one in the
     /// caller, and one in each other task.
     fn leave(&self, service: &Key) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let is_idle =
             |entry: &PendingMembers| entry.members.is_empty() && Arc::strong_count(&entry.lock) <= 2;
         if waiting.get(service).is_some_and(is_idle) {
@@ -308,12 +309,12 @@ mod tests {
         };
         index.update_service(&metadata, seen);
         queue.announce(&index, &service, &member("made-it"));
-        assert!(queue.waiting.lock().unwrap().is_empty());
+        assert!(queue.waiting.lock().is_empty());
         queue.announce(&index, &service, &member("another"));
-        assert_eq!(queue.waiting.lock().unwrap()[&service].members.len(), 1);
+        assert_eq!(queue.waiting.lock()[&service].members.len(), 1);
         let _lock = queue.enter(&service, None);
         queue.forget(&service, &member("another"));
         queue.leave(&service);
-        assert!(queue.waiting.lock().unwrap().is_empty());
+        assert!(queue.waiting.lock().is_empty());
     }
 }

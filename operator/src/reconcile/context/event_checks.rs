@@ -1,11 +1,11 @@
 //! Decides when to read the events of an object that waits although no status says why, and keeps what was found.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::silent_wait::{EventCheck, Finding, Turns};
 use flux_operator_core::observe::pod::Trouble;
+use parking_lot::{Mutex, MutexGuard};
 
 /// The next check of events, and the last finding, of each MiniCluster that waits.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub struct Waiting<'a> {
 
 impl EventChecks {
     fn checks(&self) -> MutexGuard<'_, HashMap<String, EventCheck>> {
-        self.checks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.checks.lock()
     }
 
     /// Notes that an object waits. Returns whether its events have to be read now. If so, also schedules the
@@ -64,11 +64,7 @@ impl EventChecks {
             return false;
         }
         // None: the rate limit allows the check now.
-        let deferred = self
-            .turns
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take_or_defer(namespace, check.turn, now);
+        let deferred = self.turns.lock().take_or_defer(namespace, check.turn, now);
         match deferred {
             Some((next, turn)) => check.defer_until(next, turn),
             None => check.schedule_next(now),

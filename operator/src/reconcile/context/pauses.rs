@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use flux_operator_core::observe::Key;
 use flux_shared::backoff;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::reconcile::error::ReconcileError;
 
@@ -67,7 +67,7 @@ impl Pauses {
     }
 
     fn failures(&self) -> MutexGuard<'_, HashMap<Key, Failures>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failures.lock()
     }
 
     /// Counts a failure, and returns the pause before this MiniCluster is retried. The pauses of different

@@ -1,7 +1,7 @@
 //! The newest status of each MiniCluster, and when the next one may be written.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flux_operator_core::observe::cluster::{self, Cluster};
@@ -11,6 +11,7 @@ use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Shortest time between two statuses that differ in numbers only (`patch::is_news` is false). It doubles while they
 /// follow each other, so that thousands of pods that become ready within minutes cause about twenty writes.
@@ -142,11 +143,11 @@ impl Statuses {
     }
 
     fn written(&self) -> MutexGuard<'_, HashMap<String, (u64, MiniClusterStatus)>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+        self.written.lock()
     }
 
     fn written_at(&self) -> MutexGuard<'_, HashMap<String, WrittenAt>> {
-        self.written_at.lock().unwrap_or_else(PoisonError::into_inner)
+        self.written_at.lock()
     }
 
     /// Notes that the watch or a read has returned this version. A status that was written up to it need not

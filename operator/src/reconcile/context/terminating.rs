@@ -1,9 +1,9 @@
 //! Namespaces that are being deleted. Nothing can be created in them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use k8s_openapi::jiff::Timestamp;
+use parking_lot::Mutex;
 
 /// How many seconds a namespace counts as being deleted after the API server has said so. After that, reconciles try to
 /// create objects again, and the API server answers anew.
@@ -21,7 +21,7 @@ impl TerminatingNamespaces {
     /// Notes that a reconcile failed because the namespace is being deleted. A note that is still valid keeps its time:
     /// it may itself have stopped the reconcile, and then the API server has said nothing new.
     pub fn note(&self, namespace: &str, now: Timestamp) {
-        let mut terminating = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut terminating = self.0.lock();
         terminating.retain(|_, since| is_valid(*since, now));
         terminating.entry(namespace.to_owned()).or_insert(now);
     }
@@ -30,7 +30,7 @@ impl TerminatingNamespaces {
     /// MiniCluster that was created after that is in another namespace of the same name. (`created` is the API server's
     /// time, which may differ from ours. Then the operator asks once more, or waits for the rest of the minute.)
     pub fn contains(&self, namespace: &str, created: Option<Timestamp>, now: Timestamp) -> bool {
-        let terminating = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let terminating = self.0.lock();
         terminating
             .get(namespace)
             .is_some_and(|since| is_valid(*since, now) && created.is_none_or(|created| created <= *since))
