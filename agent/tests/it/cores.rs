@@ -211,6 +211,25 @@ fn unlike_nodes_have_declared_cores_and_their_own_gpus() {
 }
 
 #[test]
+fn none_is_drained_when_users_r_has_more_cores_than_pods() {
+    if two_cpus().is_none() {
+        return;
+    }
+    let config = "[flux.configs]\nr = \"[[resource.config]]\\nhosts = 'mc-[0-1]'\\ncores = '0-3'\"\n";
+    // As the user lists no GPUs, the job that requests some is rejected at once.
+    let want = [
+        "0 drained",
+        "mc-0 4 0",
+        "mc-1 4 0",
+        "none -1",
+        "ran",
+        "ran",
+        "ran",
+    ];
+    assert_eq!(printed_resources(0, config), want);
+}
+
+#[test]
 fn later_pods_count_as_nodes_and_none_is_drained() {
     if two_cpus().is_none() {
         return;

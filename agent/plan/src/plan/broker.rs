@@ -265,13 +265,28 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     let mut table = toml::Table::try_from(&config).map_err(|error| render_error(error.to_string()))?;
     // If a part has `resource.config`, its hosts must be these.
     let hosts = resolved.spec.own_hosts();
-    let users_table =
+    let mut users_table =
         broker_config::merged(parts, hosts.as_deref()).map_err(|errors| match errors.first() {
             Some(error) => render_error(error.to_string()),
             None => render_error("a part of it is wrong".into()),
         })?;
+    do_not_verify_users_r(&mut users_table);
     broker_config::merge(&mut table, users_table).map_err(render_error)?;
     toml::to_string(&table).map_err(|error| render_error(error.to_string()))
+}
+
+/// Adds `noverify` to the user's `resource.config`, which replaces any other R, unless the user decides whether Flux
+/// checks it. It may list more cores than a node has. Flux would drain that node, and the job would wait forever.
+fn do_not_verify_users_r(users_table: &mut toml::Table) {
+    let resource = users_table
+        .get_mut("resource")
+        .and_then(toml::Value::as_table_mut);
+    if let Some(resource) = resource
+        && resource.contains_key("config")
+        && !resource.contains_key("verify")
+    {
+        resource.entry("noverify").or_insert(true.into());
+    }
 }
 
 /// The table `[resource]`. If each broker discovers its own resources, the table has only flags, or is left out.
@@ -523,6 +538,24 @@ mod tests {
             (of("max_size=3"), of("max_size=3\n[runner]\ncores=2")),
             ([true, true, false], [true, false, false])
         );
+    }
+
+    #[test]
+    fn users_r_is_not_checked_unless_the_user_decides() {
+        let noverify = |more: &str| {
+            let config = "[[resource.config]]\nhosts='mc-[0-1]'\ncores='0-31'";
+            let spec = format!("name='mc'\nsize=2\n[flux.configs]\na=\"\"\"{config}\"\"\"\nb='{more}'");
+            let table = toml_of(&spec, Facts::default());
+            at(&table, "resource/noverify").and_then(toml::Value::as_bool)
+        };
+        assert_eq!(noverify(""), Some(true));
+        assert_eq!(noverify("resource.noverify = false"), Some(false));
+        assert_eq!(noverify("resource.verify = true"), None);
+        let other = toml_of(
+            "name='mc'\nsize=2\n[flux.configs]\na='resource.journal-max = 9'",
+            Facts::default(),
+        );
+        assert!(at(&other, "resource/noverify").is_none());
     }
 
     #[test]
