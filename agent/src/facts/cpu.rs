@@ -9,14 +9,7 @@ use super::host::HostFiles;
 
 /// The cores in the affinity mask, each with its CPUs: SMT siblings are one core, as in hwloc and Flux.
 pub fn cores(host: &HostFiles) -> Vec<Vec<u32>> {
-    let mask = mask(host);
-    let topology = |cpu: usize, file: &str| {
-        let text = host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"))?;
-        text.trim().parse::<i64>().ok()
-    };
-    group_by_core(&mask, |cpu| {
-        Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?))
-    })
+    group_by_core(host, &mask(host))
 }
 
 /// Number of CPUs in the affinity mask. None: they are all CPUs of the machine that are online, or it is not known
@@ -67,15 +60,22 @@ fn allowed_and_online(status: &str, online: &str) -> Option<Vec<usize>> {
     (!both.is_empty()).then_some(both)
 }
 
-/// The CPUs of each core, which `location` names by package and core. A CPU whose location is unknown counts as a
-/// core.
-fn group_by_core(cpus: &[usize], location: impl Fn(usize) -> Option<(i64, i64)>) -> Vec<Vec<u32>> {
+/// The CPUs of each core. CPUs of one core have the same list of siblings. (The kernel's `core_id` does not tell cores
+/// apart: it may restart in each cluster of a package.) A CPU without a list counts as a core.
+fn group_by_core(host: &HostFiles, cpus: &[usize]) -> Vec<Vec<u32>> {
+    let siblings = |cpu: usize| {
+        // The second is the newer name of the same file.
+        let mut lists = ["thread_siblings_list", "core_cpus_list"]
+            .into_iter()
+            .filter_map(|file| host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}")));
+        lists.find(|list| !list.trim().is_empty())
+    };
     let mut cores: Vec<Vec<u32>> = Vec::new();
-    let mut known: BTreeMap<(i64, i64), usize> = BTreeMap::new();
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for &cpu in cpus {
         let number = u32::try_from(cpu).unwrap_or(u32::MAX);
         // A core that was not seen before gets the next index, `cores.len()`.
-        match location(cpu).map(|location| *known.entry(location).or_insert(cores.len())) {
+        match siblings(cpu).map(|list| *known.entry(list).or_insert(cores.len())) {
             Some(core) if core < cores.len() => cores[core].push(number),
             _ => cores.push(vec![number]),
         }
@@ -167,17 +167,37 @@ mod tests {
     }
 
     #[test]
-    fn siblings_are_one_core_and_cpus_of_unknown_location_one_each() {
+    fn siblings_are_one_core_and_cpus_without_siblings_one_each() {
+        // The lists of CPU 0, 1, 2 ..., of those that are in use.
+        let cores = |file: &str, lists: &[&str], cpus: &[usize]| {
+            let root = tempfile::tempdir().unwrap();
+            for (cpu, list) in lists.iter().enumerate() {
+                let folder = format!("sys/devices/system/cpu/cpu{cpu}/topology");
+                let folder = root.path().join(folder);
+                std::fs::create_dir_all(&folder).unwrap();
+                let number = (cpu % 4).to_string();
+                for (name, text) in [("physical_package_id", "0"), ("core_id", &number), (file, list)] {
+                    std::fs::write(folder.join(name), format!("{text}\n")).unwrap();
+                }
+            }
+            group_by_core(&HostFiles::new(root.path()), cpus)
+        };
+        let smt = ["0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7"];
+        let all: Vec<usize> = (0..8).collect();
+        for file in ["thread_siblings_list", "core_cpus_list"] {
+            assert_eq!(cores(file, &smt, &all), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        }
+        // On ARM, core_id restarts in each cluster.
+        let clusters = ["0", "1", "2", "3", "4", "5", "6", "7"];
+        assert_eq!(cores("thread_siblings_list", &clusters, &all).len(), 8);
+        // Siblings that this container may not use.
         assert_eq!(
-            group_by_core(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))),
-            [[0, 2], [1, 3]]
+            cores("thread_siblings_list", &smt, &[1, 4, 5]),
+            [vec![1, 5], vec![4]]
         );
-        assert_eq!(
-            group_by_core(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))).len(),
-            4
-        );
-        assert_eq!(group_by_core(&[4, 5], |_| None), [[4], [5]]);
-        assert!(group_by_core(&[], |_| None).is_empty());
+        assert_eq!(cores("", &[], &[4, 5]), [[4], [5]]);
+        assert_eq!(cores("thread_siblings_list", &["", ""], &[0, 1]), [[0], [1]]);
+        assert!(cores("", &[], &[]).is_empty());
     }
 
     #[test]
