@@ -3,7 +3,8 @@
 //!
 //! - NVIDIA: `/dev/nvidia0`, `/dev/nvidia1` …. If GPUs are divided (MIG), their parts count instead. Each part has a
 //!   device node below `/dev/nvidia-caps`, with a number that the driver lists.
-//! - AMD: `/dev/dri/renderD*` of vendor 0x1002, if the compute device `/dev/kfd` exists as well.
+//! - AMD: `/dev/dri/renderD*` of vendor 0x1002 and of the partitions of a divided GPU (CPX), if the compute device
+//!   `/dev/kfd` exists as well. Such a partition is no PCI device and has no vendor, except the first one.
 //! - Intel: `/dev/dri/renderD*` of vendor 0x8086, except the GPU in the processor, which always has the same PCI
 //!   address.
 
@@ -13,6 +14,8 @@ use super::host::HostFiles;
 
 const AMD: &str = "0x1002";
 const INTEL: &str = "0x8086";
+/// The start of the line that marks a partition of AMD's GPUs.
+const AMD_PARTITION: &str = "MODALIAS=platform:amdgpu_xcp";
 /// The line with the PCI address of the GPU in Intel's processors.
 const INTEGRATED_GPU: &str = "PCI_SLOT_NAME=0000:00:02.0";
 
@@ -32,7 +35,7 @@ pub fn gpus(host: &HostFiles) -> u32 {
     };
     let amd = if host.exists("/dev/kfd") {
         render_nodes()
-            .filter(|node| vendor(host, node).as_deref() == Some(AMD))
+            .filter(|node| vendor(host, node).as_deref() == Some(AMD) || is_amd_partition(host, node))
             .count()
     } else {
         0
@@ -43,7 +46,7 @@ pub fn gpus(host: &HostFiles) -> u32 {
 
 /// The number of parts of divided GPUs that this container may compute on (`gpu0/gi3/ci0/access 12` is
 /// `/dev/nvidia-caps/nvidia-cap12`). Lines without `ci`, such as `gpu0/gi3/access 11`, name no such part.
-fn mig_parts(host: &HostFiles) -> usize {
+pub fn mig_parts(host: &HostFiles) -> usize {
     let list = host
         .text("/proc/driver/nvidia-caps/mig-minors")
         .unwrap_or_default();
@@ -68,11 +71,20 @@ fn vendor(host: &HostFiles, node: &str) -> Option<String> {
         .map(|vendor| vendor.trim().to_owned())
 }
 
+fn is_amd_partition(host: &HostFiles, node: &str) -> bool {
+    uevent(host, node)
+        .lines()
+        .any(|line| line.starts_with(AMD_PARTITION))
+}
+
 fn is_integrated(host: &HostFiles, node: &str) -> bool {
-    let device = host
-        .text(&format!("/sys/class/drm/{node}/device/uevent"))
-        .unwrap_or_default();
-    device.lines().any(|line| line == INTEGRATED_GPU)
+    uevent(host, node).lines().any(|line| line == INTEGRATED_GPU)
+}
+
+/// What the kernel says of the node's device, one `KEY=VALUE` per line.
+fn uevent(host: &HostFiles, node: &str) -> String {
+    host.text(&format!("/sys/class/drm/{node}/device/uevent"))
+        .unwrap_or_default()
 }
 
 fn is_numbered(name: &str, prefix: &str) -> bool {
@@ -119,5 +131,29 @@ mod tests {
             make(&format!("dev/nvidia-caps/nvidia-cap{capability}"), "");
         }
         assert_eq!(counted(), 2, "of NVIDIA's one part is this container's");
+    }
+
+    #[test]
+    fn partitions_of_an_amd_gpu_count_as_gpus() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        for node in [128, 129, 130] {
+            make(&format!("dev/dri/renderD{node}"), "");
+        }
+        make("sys/class/drm/renderD128/device/vendor", "0x1002\n");
+        let partition = "MODALIAS=platform:amdgpu_xcp_1\n";
+        make("sys/class/drm/renderD129/device/uevent", partition);
+        make(
+            "sys/class/drm/renderD130/device/uevent",
+            "MODALIAS=platform:vgem\n",
+        );
+        let counted = || gpus(&HostFiles::new(root.path()));
+        assert_eq!(counted(), 0, "without /dev/kfd, none can compute");
+        make("dev/kfd", "");
+        assert_eq!(counted(), 2);
     }
 }
