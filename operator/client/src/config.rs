@@ -1,20 +1,22 @@
 //! Which API server to call, as whom, and through which proxy.
 
+use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::Config;
-use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 /// Why no API server is known.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error(transparent)]
     Kubeconfig(Box<KubeconfigError>),
-    #[error(transparent)]
-    Infer(Box<InferConfigError>),
+    #[error("there is no kubeconfig, and this program runs in no pod with a service account")]
+    InCluster(#[from] InClusterError),
     #[error("the proxy {proxy} is no URL")]
     Proxy {
         proxy: String,
@@ -30,34 +32,51 @@ impl From<KubeconfigError> for ConfigError {
 
 /// The configuration of a client: that of the kubeconfig at `path`, else of `$KUBECONFIG` or `~/.kube/config`. Without a
 /// kubeconfig, and if neither `path` nor `context` is given, that of the service account of the pod in which this program
-/// runs.
+/// runs. A kubeconfig that cannot be read is an error: otherwise, a mistake in it would select another cluster.
 pub async fn config(path: Option<&Path>, context: Option<&str>) -> Result<Config, ConfigError> {
+    let kubeconfig = match path {
+        Some(path) => Kubeconfig::read_from(path)?,
+        None => merged(&files(std::env::var_os("KUBECONFIG")))?,
+    };
+    let is_empty = kubeconfig.contexts.is_empty() && kubeconfig.clusters.is_empty();
+    if is_empty && path.is_none() && context.is_none() {
+        return Ok(Config::incluster()?);
+    }
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
         ..KubeConfigOptions::default()
     };
-    let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
-    let proxy = read
-        .as_ref()
-        .ok()
-        .and_then(|kubeconfig| proxy_of_context(kubeconfig, context));
-    let loaded = match read {
-        Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
-        Err(error) => Err(error),
-    };
-    let mut config = match loaded {
-        Ok(config) => config,
-        Err(_) if path.is_none() && context.is_none() => {
-            return Config::infer()
-                .await
-                .map_err(|error| ConfigError::Infer(Box::new(error)));
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let proxy = proxy_of_context(&kubeconfig, context);
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
     // kube compares NO_PROXY with the address of the proxy instead of the API server's.
     let proxy = proxy.or_else(|| proxy_of_environment(&config.cluster_url, |name| std::env::var(name).ok()));
     config.proxy_url = proxy.map(parse).transpose()?;
     Ok(config)
+}
+
+/// The files of `$KUBECONFIG`, else `~/.kube/config`.
+fn files(variable: Option<OsString>) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::env::split_paths(&variable.unwrap_or_default()).collect();
+    files.retain(|file| !file.as_os_str().is_empty());
+    if files.is_empty() {
+        files.extend(std::env::home_dir().map(|home| home.join(".kube/config")));
+    }
+    files
+}
+
+/// The kubeconfig of these files, as kubectl merges them: it skips files that do not exist, and an empty
+/// `current-context`. `Kubeconfig::read` does neither.
+fn merged(files: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
+    let mut merged = Kubeconfig::default();
+    for file in files {
+        let mut next = match Kubeconfig::read_from(file) {
+            Err(KubeconfigError::ReadConfig(error, _)) if error.kind() == ErrorKind::NotFound => continue,
+            read => read?,
+        };
+        next.current_context = next.current_context.filter(|name| !name.is_empty());
+        merged = merged.merge(next)?;
+    }
+    Ok(merged)
 }
 
 /// `proxy-url` of the context's cluster.
@@ -136,6 +155,55 @@ mod tests {
         ] {
             assert_eq!(proxy(local, &[set]), None, "{local}");
         }
+    }
+
+    fn kubeconfig(current: &str, name: &str) -> String {
+        format!(
+            "{{current-context: '{current}', contexts: [{{name: {name}, context: {{cluster: {name}}}}}], \
+             clusters: [{{name: {name}, cluster: {{server: 'https://{name}'}}}}]}}"
+        )
+    }
+
+    #[test]
+    fn kubeconfig_skips_missing_files_and_empty_current_contexts() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let missing = folder.path().join("missing");
+        let (first, second) = (file("a", &kubeconfig("", "a")), file("b", &kubeconfig("b", "b")));
+        let read = merged(&[missing.clone(), first, second, file("empty", "")]).unwrap();
+        assert_eq!(read.current_context.as_deref(), Some("b"));
+        let names: Vec<_> = read
+            .contexts
+            .iter()
+            .map(|context| context.name.as_str())
+            .collect();
+        assert_eq!(names, ["a", "b"]);
+        let none = merged(&[missing]).unwrap();
+        assert!(none.contexts.is_empty() && none.clusters.is_empty());
+        for wrong in ["{", "contexts: 1"] {
+            merged(&[file("wrong", wrong)]).unwrap_err();
+        }
+        // A folder cannot be read.
+        merged(&[folder.path().to_owned()]).unwrap_err();
+    }
+
+    #[test]
+    fn kubeconfig_variable_is_a_list_and_empty_means_the_default() {
+        let listed = files(Some("/a::/b".into()));
+        assert_eq!(listed, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        let usual = files(None);
+        assert!(
+            usual.iter().all(|file| file.ends_with(".kube/config")),
+            "{usual:?}"
+        );
+        assert_eq!(
+            (files(Some("".into())), files(Some(":".into()))),
+            (usual.clone(), usual)
+        );
     }
 
     #[test]
