@@ -8,7 +8,7 @@
 //! The facts come from the test, which has built the image, not from the agent.
 
 mod expected;
-mod traced;
+pub(crate) mod traced;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -12,7 +12,8 @@ use flux_shared::termination::{Ender, Termination};
 use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::instance::{images, start, submit};
 use crate::live::{
-    Network, Running, Solo, children_of, eventually, gate, run_words, send, state_of, termination_of,
+    Network, Running, Solo, children_of, eventually, gate, in_parallel, run_words, send, state_of,
+    termination_of,
 };
 
 /// A script that adds a line to `/tmp/starts` at each start, on any node.
@@ -39,19 +40,6 @@ fn run_all(images: &[Image]) -> Vec<Ended> {
         .map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command))
         .collect();
     run(&pods)
-}
-
-fn in_parallel<T: Send>(all: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
-    let all = std::sync::Mutex::new(all.collect::<Vec<_>>());
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while let Some(one) = { all.lock().unwrap().pop() } {
-                    work(one);
-                }
-            });
-        }
-    });
 }
 
 fn program_ended_with(code: u8) -> Termination {

@@ -4,12 +4,13 @@
 //! The pod is like those of the operator: the binary is mounted read-only, the mount path belongs to the user of the
 //! init containers, and the configuration has its own volume.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Component, Path, PathBuf};
 
 use flux_shared::names::SECRETS_GROUP;
 
+use crate::as_planned::traced::calls;
 use crate::image::{self, AGENT, Container, Image, RECORD, need_strace};
 
 mod ownership;
@@ -140,51 +141,23 @@ fn job_user_cannot_write_to_descriptors_that_the_shell_inherits() {
 /// Paths that root opened or executed. A process that has called setuid is no longer root's. (With setresuid, the agent
 /// only lends a thread another user's rights for a while: such a thread's paths count as root's.)
 fn of_root(trace: &str) -> BTreeSet<String> {
+    let calls = calls(trace);
     let mut others: BTreeSet<&str> = BTreeSet::new();
-    let mut unfinished: BTreeMap<&str, String> = BTreeMap::new();
     let mut paths = BTreeSet::new();
-    for line in trace.lines() {
-        let Some((pid, rest)) = line.split_once(' ') else {
-            continue;
-        };
-        let rest = rest.trim_start();
-        if let Some(begin) = rest.strip_suffix("<unfinished ...>") {
-            unfinished.insert(pid, begin.to_owned());
-            // A child may run before this call returns. Until then, its paths count as root's, which is stricter.
-            continue;
+    for call in &calls {
+        if call.name == "setuid" && !call.words.starts_with("0)") {
+            others.insert(&call.pid);
         }
-        let whole = match rest
-            .strip_prefix("<... ")
-            .and_then(|rest| rest.split_once("resumed>"))
-        {
-            Some((_, end)) => unfinished.remove(pid).unwrap_or_default() + end,
-            None => rest.to_owned(),
-        };
-        let Some((words, result)) = whole
-            .rsplit_once(" = ")
-            .filter(|(_, result)| !result.starts_with('-'))
-        else {
-            continue;
-        };
-        if words.starts_with("setuid(") && !words.starts_with("setuid(0)") {
-            others.insert(pid);
-        }
-        if ["clone", "fork", "vfork"]
+        let starts = ["clone", "fork", "vfork"]
             .iter()
-            .any(|name| words.starts_with(name))
-            && others.contains(pid)
-        {
-            // Finds the child's pid in `trace`: `result` does not live as long as `others`.
-            let child = trace
-                .lines()
-                .find_map(|line| line.split_once(' ').filter(|(id, _)| *id == result.trim()));
-            others.extend(child.map(|(id, _)| id));
+            .any(|name| call.name.starts_with(name));
+        // A child may run before this call returns. Until then, its paths count as root's, which is stricter.
+        if starts && others.contains(call.pid.as_str()) {
+            others.insert(&call.result);
         }
-        let opens = ["execve(", "open(", "openat("]
-            .iter()
-            .any(|name| words.starts_with(name));
-        let path = words.split('"').nth(1).unwrap_or_default();
-        if opens && path.starts_with('/') && !others.contains(pid) {
+        let opens = ["execve", "open", "openat"].contains(&call.name.as_str());
+        let path = call.words.split('"').nth(1).unwrap_or_default();
+        if opens && path.starts_with('/') && !others.contains(call.pid.as_str()) {
             paths.insert(path.to_owned());
         }
     }

@@ -445,3 +445,17 @@ pub fn text_of(path: &Path) -> String {
 pub fn gate(image: &Image, name: &str) -> PathBuf {
     image.at("/tmp").join(name)
 }
+
+/// Does `work` for each of `all`, four at a time.
+pub fn in_parallel<T: Send>(all: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
+    let all = std::sync::Mutex::new(all.collect::<Vec<_>>());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(item) = { all.lock().unwrap().pop() } {
+                    work(item);
+                }
+            });
+        }
+    });
+}

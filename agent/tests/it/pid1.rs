@@ -4,24 +4,11 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::image::{agent, fake_flux};
-use crate::live::{Running, Solo, eventually, state_of};
+use crate::live::{Running, Solo, eventually, in_parallel, state_of};
 
 /// `flux-agent time` is just the supervisor.
 fn time<'a>(command: &[&'a str]) -> Vec<&'a str> {
     [&["time", "--label", "test", "--"], command].concat()
-}
-
-fn in_parallel(numbers: impl Iterator<Item = i32>, work: impl Fn(i32) + Sync) {
-    let numbers = std::sync::Mutex::new(numbers.collect::<Vec<_>>());
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while let Some(number) = { numbers.lock().unwrap().pop() } {
-                    work(number);
-                }
-            });
-        }
-    });
 }
 
 #[test]

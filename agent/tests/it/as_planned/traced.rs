@@ -6,15 +6,15 @@ use super::{facts, mini_cluster, planned, pod_image, spec_of};
 use crate::image::{self, AGENT, Container, RECORD, need_strace};
 
 /// One successful system call of a trace: `pid name(words) = result`.
-struct Call {
-    pid: String,
-    name: String,
-    words: String,
-    result: String,
+pub(crate) struct Call {
+    pub pid: String,
+    pub name: String,
+    pub words: String,
+    pub result: String,
 }
 
 /// The calls of a trace, in the order in which they ended.
-fn calls(trace: &str) -> Vec<Call> {
+pub(crate) fn calls(trace: &str) -> Vec<Call> {
     let mut unfinished = BTreeMap::new();
     let mut calls = Vec::new();
     for line in trace.lines() {
