@@ -268,24 +268,22 @@ async fn run_async(cli: Cli, version: &str) -> Result<u8, Failure> {
         }
         command => command,
     };
-    let target = Target::find(&access).await?;
+    let target = Target::find(access).await?;
     let server = target.server.clone();
-    run_on_target(target, access.namespace.is_some(), command, output, version)
+    run_on_target(target, command, output, version)
         .await
         .map_err(|failure| failure.with_server(&server))
 }
 
-/// Runs a command on the target. `is_namespace_given`: the namespace is that of `--namespace`. `run` and `validate`
-/// then reject a file that names another one.
+/// Runs a command on the target.
 async fn run_on_target(
     target: Target,
-    is_namespace_given: bool,
     command: Command,
     output: Output,
     version: &str,
 ) -> Result<u8, Failure> {
     match command {
-        Command::Run(args) => run::create_and_follow(target, is_namespace_given, &args, output).await,
+        Command::Run(args) => run::create_and_follow(target, &args, output).await,
         Command::List(args) => list::run(&target, &args, output).await,
         Command::Status(args) => status::run(&target, &args, output).await,
         Command::Logs(args) => {
@@ -316,7 +314,7 @@ async fn run_on_target(
         Command::Validate(ValidateArgs { files, .. }) => {
             let namespace = on_server::Target {
                 namespace: &target.namespace,
-                is_asked_for: is_namespace_given,
+                is_asked_for: target.access.namespace.is_some(),
             };
             let mut judgements = Vec::new();
             // The administrator's options are not known here: the operator's defaults stand for them.

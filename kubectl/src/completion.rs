@@ -68,7 +68,7 @@ pub async fn complete(command: &Command, words: &[String]) -> String {
         Choice::Files => (Vec::new(), FILES),
         Choice::Words(candidates) => (candidates, NO_FILES),
         Choice::Names => (
-            tokio::time::timeout(TIMEOUT, names(&access(before)))
+            tokio::time::timeout(TIMEOUT, names(access(before)))
                 .await
                 .unwrap_or_default(),
             NO_FILES,
@@ -81,7 +81,7 @@ pub async fn complete(command: &Command, words: &[String]) -> String {
 }
 
 /// Names of the MiniClusters in the namespace; none if the cluster cannot be asked.
-async fn names(access: &Access) -> Vec<String> {
+async fn names(access: Access) -> Vec<String> {
     let Ok(target) = Target::find(access).await else {
         return Vec::new();
     };

@@ -48,13 +48,9 @@ pub struct Args {
     pub detach: bool,
 }
 
-/// Creates the MiniCluster and follows it; returns the job's exit code. `has_namespace`: `--namespace` is given.
-pub async fn create_and_follow(
-    mut target: Target,
-    has_namespace: bool,
-    args: &Args,
-    output: Output,
-) -> Result<u8, Failure> {
+/// Creates the MiniCluster and follows it; returns the job's exit code. Rejects a file that names another namespace than
+/// `--namespace`.
+pub async fn create_and_follow(mut target: Target, args: &Args, output: Output) -> Result<u8, Failure> {
     if !args.detach {
         output.refuse(
             "run",
@@ -76,7 +72,7 @@ pub async fn create_and_follow(
     let annotations = built.cluster.annotations_mut();
     annotations.insert(RUN.into(), letters(RUN_LETTERS)?);
     if let Some(namespace) = built.namespace {
-        if has_namespace && namespace != target.namespace {
+        if target.access.namespace.is_some() && namespace != target.namespace {
             let given = &target.namespace;
             return Err(Failure::Message(format!(
                 "the file's namespace is {namespace}, and --namespace is {given}"
@@ -433,7 +429,7 @@ mod tests {
             ..Wanted::default()
         };
         let args = Args { wanted, detach: true };
-        let code = create_and_follow(target, false, &args, Output::default()).await;
+        let code = create_and_follow(target, &args, Output::default()).await;
         assert_eq!(code.unwrap(), 0);
         let requests = requests.lock().unwrap();
         let methods: Vec<_> = requests.iter().filter_map(|it| it.split(' ').next()).collect();

@@ -35,7 +35,7 @@ const WATCH_SECONDS: u32 = 50;
 /// The events of a watch.
 pub type Changes<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
 
-/// The same options as kubectl's.
+/// The same options as kubectl's. [`Target::find`] ignores empty ones, such as `-n "$UNSET"`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Access {
     /// Namespace [default: the context's]
@@ -49,10 +49,22 @@ pub struct Access {
     pub kubeconfig: Option<PathBuf>,
 }
 
+impl Access {
+    /// Without empty options: as in kubectl, these count as not given.
+    fn without_empty(mut self) -> Access {
+        self.namespace = self.namespace.filter(|namespace| !namespace.is_empty());
+        self.context = self.context.filter(|context| !context.is_empty());
+        self.kubeconfig = self.kubeconfig.filter(|file| !file.as_os_str().is_empty());
+        self
+    }
+}
+
 /// A namespace, and a client for its cluster.
 #[derive(Clone)]
 pub struct Target {
     pub client: Client,
+    /// The options that chose the cluster and the namespace.
+    pub access: Access,
     pub namespace: String,
     /// Address of the API server.
     pub server: String,
@@ -60,8 +72,9 @@ pub struct Target {
 
 impl Target {
     /// The target that the options and the kubeconfig specify. Makes no call to the API server.
-    pub async fn find(access: &Access) -> Result<Target, Failure> {
-        let config = config_of(access).await.map_err(Failure::NoServer)?;
+    pub async fn find(access: Access) -> Result<Target, Failure> {
+        let access = access.without_empty();
+        let config = config_of(&access).await.map_err(Failure::NoServer)?;
         let namespace = access
             .namespace
             .clone()
@@ -74,6 +87,7 @@ impl Target {
             .with_layer(&RetryLayer::new(RetryPolicy::default()));
         Ok(Target {
             client: builder.build(),
+            access,
             namespace,
             server,
         })
@@ -159,4 +173,31 @@ async fn config_of(access: &Access) -> Result<Config, String> {
     // policy with few and short ones.
     config.default_retry = false;
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn empty_options_count_as_not_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("kubeconfig");
+        let text = "{current-context: a, contexts: [{name: a, context: {cluster: a, namespace: team}}], \
+                    clusters: [{name: a, cluster: {server: 'http://a'}}]}";
+        std::fs::write(&file, text).unwrap();
+        let access = Access {
+            namespace: Some(String::new()),
+            context: Some(String::new()),
+            kubeconfig: Some(file.clone()),
+        };
+        let target = Target::find(access).await.unwrap();
+        assert_eq!(target.namespace, "team");
+        assert!(target.access.namespace.is_none() && target.access.context.is_none());
+        let empty = Access {
+            kubeconfig: Some(PathBuf::new()),
+            ..Access::default()
+        };
+        assert_eq!(empty.without_empty().kubeconfig, None);
+    }
 }

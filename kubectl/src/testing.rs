@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::client::{Body, ClientBuilder};
 use serde_json::{Value, json};
 
-use crate::target::Target;
+use crate::target::{Access, Target};
 
 /// How a log ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,6 +82,7 @@ pub fn answering(mut answer: impl FnMut(&str) -> Answer + Send + 'static) -> (Ta
     });
     let target = Target {
         client: ClientBuilder::new(service, "default").build(),
+        access: Access::default(),
         namespace: "default".into(),
         server: "http://server".into(),
     };

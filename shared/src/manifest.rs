@@ -179,7 +179,12 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     } else {
         document.metadata.name
     };
-    let namespace = document.metadata.namespace.unwrap_or_else(|| "default".into());
+    // An empty one counts as missing, as in kubectl.
+    let namespace = document
+        .metadata
+        .namespace
+        .filter(|namespace| !namespace.is_empty())
+        .unwrap_or_else(|| "default".into());
     let (labels, annotations) = (
         texts(&document.metadata.labels),
         texts(&document.metadata.annotations),
@@ -308,6 +313,13 @@ mod tests {
             ("a", "default", 2)
         );
         assert_eq!(manifest.spec.tasks, 1);
+    }
+
+    #[test]
+    fn empty_namespace_counts_as_missing() {
+        let head = HEAD.replace("name: a", "name: a, namespace: ''");
+        let manifest = parse(&format!("{head}spec: {{containers: [{{image: a}}]}}\n")).unwrap();
+        assert_eq!(manifest.namespace, "default");
     }
 
     #[test]

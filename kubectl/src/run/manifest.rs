@@ -115,7 +115,10 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     if observed::runs_program(&spec) && !wanted.verbose && !has_logging {
         spec.logging.get_or_insert_default().quiet = true;
     }
-    let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
+    let namespace = document["metadata"]["namespace"]
+        .as_str()
+        .filter(|namespace| !namespace.is_empty())
+        .map(str::to_owned);
     // This namespace only serves the validation. The MiniCluster gets none here.
     let checked_namespace = namespace.clone().unwrap_or_else(|| "default".into());
     let manifest = Manifest {
@@ -334,6 +337,13 @@ mod tests {
         assert_eq!(max_size(&wanted(None, &[]), Some(&file)), Some(4));
         options.image = None;
         assert_eq!(max_size(&options, Some(&file)), Some(6));
+    }
+
+    #[test]
+    fn empty_namespace_of_a_file_counts_as_missing() {
+        let file = FILE.replace("namespace: team", "namespace: ''");
+        let built = build(&wanted(None, &[]), Some(&file), "abcde").unwrap();
+        assert_eq!(built.namespace, None);
     }
 
     #[test]

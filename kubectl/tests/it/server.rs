@@ -151,6 +151,9 @@ fn the_minicluster_itself_is_judged_as_on_creation() {
             output.code == 0 && output.out.contains("a MiniCluster of this name exists"),
             "{output:?}"
         );
+        let nowhere = document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"namespace\":\"\"}");
+        let output = validate_on_server(&person, &nowhere, &[]).await;
+        assert_eq!(output.code, 0, "{output:?}");
         let elsewhere =
             document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"namespace\":\"elsewhere\"}");
         let output = validate_on_server(&person, &elsewhere, &[]).await;

@@ -51,6 +51,10 @@ pub async fn config(path: Option<&Path>, context: Option<&str>) -> Result<Config
     // kube compares NO_PROXY with the address of the proxy instead of the API server's.
     let proxy = proxy.or_else(|| proxy_of_environment(&config.cluster_url, |name| std::env::var(name).ok()));
     config.proxy_url = proxy.map(parse).transpose()?;
+    // A context's empty namespace counts as missing.
+    if config.default_namespace.is_empty() {
+        config.default_namespace = "default".into();
+    }
     Ok(config)
 }
 
@@ -189,6 +193,16 @@ mod tests {
         }
         // A folder cannot be read.
         merged(&[folder.path().to_owned()]).unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn empty_namespace_of_a_context_is_the_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("kubeconfig");
+        let text = kubeconfig("a", "a").replace("{cluster: a}", "{cluster: a, namespace: ''}");
+        std::fs::write(&file, text).unwrap();
+        let config = config(Some(&file), None).await.unwrap();
+        assert_eq!(config.default_namespace, "default");
     }
 
     #[test]

@@ -109,7 +109,9 @@ impl Check<'_> {
         document: &Value,
         mut manifest: Manifest,
     ) -> Result<(Judged, Vec<Problem>), CheckError> {
-        let own_namespace = document["metadata"]["namespace"].as_str();
+        let own_namespace = document["metadata"]["namespace"]
+            .as_str()
+            .filter(|namespace| !namespace.is_empty());
         let namespace = own_namespace.unwrap_or(target.namespace);
         if target.is_asked_for && namespace != target.namespace {
             let message = format!("is {namespace}, and --namespace is {}", target.namespace);
