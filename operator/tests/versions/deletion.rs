@@ -81,12 +81,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
         .kubectl(&["-n", NAMESPACE, "create", "token", DELETION])
         .unwrap();
     let kubeconfig = plane.kubeconfig_for_token("delete", &token).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let calls = Calls::default();
         let client = client(&kubeconfig, &calls).await;
         assert!(

@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
+use test_support::api_server::runtime;
 use test_support::call::{Call, assert_sufficient_and_all_used};
 use test_support::control_plane::ControlPlane;
 use test_support::installation::{Installation, NAMESPACE};
@@ -75,12 +76,7 @@ fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnc
         .kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator-webhook"])
         .unwrap();
     let webhook_kubeconfig = plane.kubeconfig_for_token("webhook", &token).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let calls = Calls::default();
         let client = client(plane.kubeconfig_path(), &Calls::default()).await;
         let webhook_client = self::client(&webhook_kubeconfig, &calls).await;
