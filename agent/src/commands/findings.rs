@@ -277,6 +277,7 @@ fn memory_lock(status: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::block_on;
 
     /// In a pod, /etc/hosts has the pod's own name. With `local`, it has all names.
     #[test]
@@ -292,9 +293,8 @@ mod tests {
             fs::create_dir(root.path().join("etc")).unwrap();
             fs::write(root.path().join("etc/hosts"), hosts).unwrap();
             let resolver = Resolver::new(root.path());
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let others = ["mc-1".to_owned()].into_iter();
-            let found = runtime.block_on(lookup_as_others_do(&resolver, "mc-0", others));
+            let found = block_on(lookup_as_others_do(&resolver, "mc-0", others));
             assert_eq!(found, expected, "{hosts}");
         }
     }
