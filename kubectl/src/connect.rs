@@ -174,7 +174,8 @@ pub async fn running_pod(target: &Target, name: &str, index: u32) -> Result<Pod,
                 format!("pod of index {index}")
             };
             Err(Failure::Message(format!(
-                "the {which} of {name} does not run (the MiniCluster is {phase}): `kubectl minicluster why {name}` says more"
+                "the {which} of {name} does not run (the MiniCluster is {phase}): {} says more",
+                target.access.command("why", name)
             )))
         }
     }

@@ -89,7 +89,10 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     let name = &args.name;
     let mut pods = target.pods_of(&target.cluster(name).await?).await?;
     if pods.is_empty() {
-        let cause = format!("{name} has no pods: `kubectl minicluster why {name}` says why");
+        let cause = format!(
+            "{name} has no pods: {} says why",
+            target.access.command("why", name)
+        );
         return Err(Failure::Message(cause));
     }
     pods.sort_by_key(|pod| (observed::index(pod), observed::created(pod)));

@@ -78,7 +78,8 @@ pub async fn create_and_follow(mut target: Target, args: &Args, output: Output) 
                 "the file's namespace is {namespace}, and --namespace is {given}"
             )));
         }
-        target.namespace = namespace;
+        target.namespace.clone_from(&namespace);
+        target.access.namespace = Some(namespace);
     }
     built
         .notes
@@ -95,7 +96,10 @@ pub async fn create_and_follow(mut target: Target, args: &Args, output: Output) 
     let name = built.cluster.name_any();
     let Some((created, is_interrupted)) = created else {
         let ending = RunEnd::Interrupted(None);
-        ending.text(&name).iter().for_each(|text| screen::tell(text));
+        ending
+            .text(&target.access, &name)
+            .iter()
+            .for_each(|text| screen::tell(text));
         return Ok(ending.code());
     };
     let screen = Screen::open();
@@ -111,13 +115,14 @@ pub async fn create_and_follow(mut target: Target, args: &Args, output: Output) 
     let followed = follow::until_end(&target, id, &screen, &mut interrupts, is_interrupted).await;
     screen.end();
     let followed = followed?;
-    if let Some(text) = followed.end.text(&name) {
+    if let Some(text) = followed.end.text(&target.access, &name) {
         screen.say(&text);
     }
     tokio::select! {
         text = tidy_up(&target, id, &followed, args.wanted.keep) => text.iter().for_each(|text| screen::tell(text)),
         () = interrupts.next() => screen::tell(&format!(
-            "it is unknown whether {name} will be deleted: `kubectl minicluster stop --now {name}` deletes it"
+            "it is unknown whether {name} will be deleted: {} deletes it",
+            target.access.command("stop --now", &name)
         )),
     }
     Ok(followed.end.code())
@@ -141,7 +146,8 @@ async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: 
         RunEnd::Finished { .. } | RunEnd::Unread => {}
         RunEnd::Invalid(_) if keep => {
             return Some(format!(
-                "kept {name}: `kubectl minicluster stop --now {name}` deletes it"
+                "kept {name}: {} deletes it",
+                target.access.command("stop --now", name)
             ));
         }
         RunEnd::Invalid(_) => {
@@ -166,7 +172,9 @@ async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: 
             format!(" until {seconds} s after its end (`ttlSecondsAfterFinished`)")
         });
         return Some(format!(
-            "kept {name}{until}{why}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
+            "kept {name}{until}{why}: {}, {}",
+            target.access.command("logs", name),
+            target.access.command("stop --now", name)
         ));
     }
     let failure = clean_up(target, id).await.err()?;
@@ -310,8 +318,9 @@ async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option
             Err(failure)
         }
         Err(_) => Err(Failure::Message(format!(
-            "{}. It may exist nevertheless: `kubectl minicluster stop --now {name}` deletes it",
-            failure.with_server(&target.server)
+            "{}. It may exist nevertheless: {} deletes it",
+            failure.with_server(&target.server),
+            target.access.command("stop --now", &name)
         ))),
     }
 }
@@ -330,7 +339,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::testing::{Answer, answering, failed, failed_because};
+    use crate::testing::{Answer, answering, failed, failed_because, in_other};
 
     fn finished(is_whole: bool, is_deleted: bool) -> Followed {
         let end = RunEnd::Finished {
@@ -527,6 +536,63 @@ mod tests {
         let text = tidy_up(&target, ID, &finished(false, true), false).await.unwrap();
         assert!(text.starts_with("mc is not kept"), "{text}");
         assert!(requests.lock().unwrap().is_empty());
+    }
+
+    /// Otherwise a command that is pasted may delete another MiniCluster of the name.
+    #[tokio::test(start_paused = true)]
+    async fn commands_in_messages_have_the_namespace_option() {
+        let (target, _) = in_other(answering(|request| {
+            if request.contains("/namespaces/other/") {
+                failed(503)
+            } else {
+                failed(404)
+            }
+        }));
+        let invalid = Followed {
+            end: RunEnd::Invalid(String::new()),
+            ..finished(true, false)
+        };
+        let mut texts = vec![
+            tidy_up(&target, ID, &finished(true, false), true).await.unwrap(),
+            tidy_up(&target, ID, &invalid, true).await.unwrap(),
+            RunEnd::Interrupted(None).text(&target.access, "mc").unwrap(),
+        ];
+        let mut cluster = serde_json::from_value(cluster_json()).unwrap();
+        texts.push(create(&target, &mut cluster).await.unwrap_err().to_string());
+        for text in texts {
+            let commands = text.matches("`kubectl").count();
+            assert!(
+                commands > 0 && text.matches("mc -n other`").count() == commands,
+                "{text}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn namespace_of_a_file_is_in_the_commands_of_messages() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mc.yaml");
+        let mut document = cluster_json();
+        document["metadata"] = json!({ "name": "mc", "namespace": "team" });
+        std::fs::write(&file, document.to_string()).unwrap();
+        let wanted = Wanted {
+            from: Some(file.to_str().unwrap().to_owned()),
+            ..Wanted::default()
+        };
+        let (target, requests) = answering(|_| failed(503));
+        let args = Args { wanted, detach: true };
+        let failure = create_and_follow(target, &args, Output::default())
+            .await
+            .unwrap_err();
+        assert!(
+            failure.to_string().contains("stop --now mc -n team`"),
+            "{failure}"
+        );
+        let requests = requests.lock().unwrap();
+        assert!(
+            requests.iter().all(|it| it.contains("/namespaces/team/")),
+            "{requests:?}"
+        );
     }
 
     #[tokio::test]

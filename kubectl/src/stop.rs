@@ -111,8 +111,9 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
         "Nothing was deleted: "
     };
     Err(Failure::Message(format!(
-        "failed to stop {name}: {}. {outcome}`kubectl minicluster stop --now {name}` deletes it",
-        attempts.obstacle.trim_end_matches('.')
+        "failed to stop {name}: {}. {outcome}{} deletes it",
+        attempts.obstacle.trim_end_matches('.'),
+        target.access.command("stop --now", name)
     )))
 }
 
@@ -326,7 +327,7 @@ mod tests {
     use flux_shared::termination::{Ender, Termination};
 
     use super::*;
-    use crate::testing::{Answer, answering, failed};
+    use crate::testing::{Answer, answering, failed, in_other};
 
     const LEAD: &str = "/pods/mc-0-x/exec";
 
@@ -353,7 +354,7 @@ mod tests {
         uid: Option<&str>,
     ) -> (Result<Way, Failure>, Vec<String>) {
         let pods = json!({ "metadata": {}, "items": pods });
-        let (target, requests) = answering(move |request| {
+        let (target, requests) = in_other(answering(move |request| {
             if request.contains("/exec") {
                 failed(exec)
             } else if request.starts_with("DELETE") {
@@ -367,7 +368,7 @@ mod tests {
             } else {
                 Answer::Json(200, cluster("u"))
             }
-        });
+        }));
         let way = in_order(&target, "mc", uid).await;
         let requests = requests.lock().unwrap().clone();
         (way, requests)
@@ -386,6 +387,7 @@ mod tests {
                 assert!(failure.contains("`create` `pods/exec`"), "{failure}");
             } else {
                 assert!(failure.contains("Nothing was deleted"), "{failure}");
+                assert!(failure.contains("stop --now mc -n other`"), "{failure}");
                 assert_eq!(
                     count(&requests, LEAD),
                     6,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use flux_operator_client::config;
 use flux_operator_core::labels;
 use flux_shared::causes::causes;
+use flux_shared::command_words;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::queueing::QUEUE_NAME;
 use futures::StreamExt;
@@ -57,13 +58,38 @@ impl Access {
         self.kubeconfig = self.kubeconfig.filter(|file| !file.as_os_str().is_empty());
         self
     }
+
+    /// A command of this plugin for the MiniCluster `name`, to paste into a shell. `words`: the subcommand and its
+    /// options. It has the same cluster and namespace: with others, it might act on another MiniCluster of this name.
+    pub fn command(&self, words: &str, name: &str) -> String {
+        format!("`kubectl minicluster {words} {name}{}`", self.options())
+    }
+
+    /// The options that were given, each after a blank, as the plugin and kubectl accept them.
+    pub fn options(&self) -> String {
+        let kubeconfig = self
+            .kubeconfig
+            .as_ref()
+            .map(|file| file.to_string_lossy().into_owned());
+        let all = [
+            ("-n", self.namespace.as_ref()),
+            ("--context", self.context.as_ref()),
+            ("--kubeconfig", kubeconfig.as_ref()),
+        ];
+        let given = all
+            .into_iter()
+            .filter_map(|(option, value)| Some((option, value?)));
+        given
+            .map(|(option, value)| format!(" {option} {}", command_words::join(&[value])))
+            .collect()
+    }
 }
 
 /// A namespace, and a client for its cluster.
 #[derive(Clone)]
 pub struct Target {
     pub client: Client,
-    /// The options that chose the cluster and the namespace.
+    /// The options that chose the cluster and the namespace. `run` adds the namespace of its file.
     pub access: Access,
     pub namespace: String,
     /// Address of the API server.
@@ -178,6 +204,23 @@ async fn config_of(access: &Access) -> Result<Config, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn command_has_the_options_that_were_given() {
+        let access = Access {
+            namespace: Some("other".into()),
+            context: Some("my cluster".into()),
+            kubeconfig: Some("/k".into()),
+        };
+        assert_eq!(
+            access.command("stop --now", "mc"),
+            "`kubectl minicluster stop --now mc -n other --context 'my cluster' --kubeconfig /k`"
+        );
+        assert_eq!(
+            Access::default().command("logs", "mc"),
+            "`kubectl minicluster logs mc`"
+        );
+    }
 
     #[tokio::test]
     async fn empty_options_count_as_not_given() {

@@ -89,6 +89,21 @@ pub fn answering(mut answer: impl FnMut(&str) -> Answer + Send + 'static) -> (Ta
     (target, requests)
 }
 
+/// The same server, with the option `-n other`.
+pub fn in_other((target, requests): (Target, Requests)) -> (Target, Requests) {
+    let access = Access {
+        namespace: Some("other".into()),
+        ..Access::default()
+    };
+    let namespace = "other".into();
+    let target = Target {
+        access,
+        namespace,
+        ..target
+    };
+    (target, requests)
+}
+
 /// The logs that were not requested yet.
 pub type LogsLeft = Arc<Mutex<VecDeque<Log>>>;
 

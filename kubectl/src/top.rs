@@ -24,7 +24,7 @@ use crate::observed::{self, Snapshot};
 use crate::output::Output;
 use crate::screen;
 use crate::signals::until_signalled;
-use crate::target::Target;
+use crate::target::{Access, Target};
 use display::Display;
 
 /// Exit code of an agent that does not know the command (clap's code for errors of usage).
@@ -93,12 +93,17 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
     })?;
     let pods = target.pods_of(&cluster).await?;
     let lead = observed::lead_of(pods.iter()).filter(|lead| observed::is_running(lead));
-    let lead = lead_to_ask(name, cluster, lead)?;
+    let lead = lead_to_ask(&target.access, name, cluster, lead)?;
     Ok((lead.clone(), ask(target, name, lead).await?))
 }
 
 /// The lead, if it can be asked for the usage. `lead`: the lead if it runs.
-fn lead_to_ask<'a>(name: &str, cluster: MiniCluster, lead: Option<&'a Pod>) -> Result<&'a Pod, NoUsage> {
+fn lead_to_ask<'a>(
+    access: &Access,
+    name: &str,
+    cluster: MiniCluster,
+    lead: Option<&'a Pod>,
+) -> Result<&'a Pod, NoUsage> {
     let snapshot = Snapshot {
         cluster: Some(cluster),
         ..Snapshot::default()
@@ -111,8 +116,9 @@ fn lead_to_ask<'a>(name: &str, cluster: MiniCluster, lead: Option<&'a Pod>) -> R
     let is_over = snapshot.is_true("JobFinished") || observed::is_finished(status);
     let why = if is_over {
         format!(
-            "{name} has ended ({phase}): no instance runs any more. `kubectl minicluster why {name}` and \
-             `kubectl minicluster timeline {name}` tell how it went"
+            "{name} has ended ({phase}): no instance runs any more. {} and {} tell how it went",
+            access.command("why", name),
+            access.command("timeline", name)
         )
     } else if let Some(lead) = lead {
         return Ok(lead);
@@ -129,12 +135,14 @@ fn lead_to_ask<'a>(name: &str, cluster: MiniCluster, lead: Option<&'a Pod>) -> R
     } else if snapshot.is_true("Suspended") {
         format!(
             "{name} is suspended and has no pods: its Job was suspended, or its spec.suspend is true: \
-             `kubectl patch minicluster {name} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` resumes it"
+             `kubectl patch minicluster {name}{} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` resumes it",
+            access.options()
         )
     } else {
         format!(
-            "{name} does not run yet ({phase}): `kubectl minicluster why {name}` says why, \
-             `kubectl minicluster wait {name} --for ready` waits for it"
+            "{name} does not run yet ({phase}): {} says why, {} waits for it",
+            access.command("why", name),
+            access.command("wait --for ready", name)
         )
     };
     Err(NoUsage {
@@ -161,12 +169,15 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
             ))
         }),
         NO_SUCH_COMMAND => Err(Failure::Message(format!(
-            "the agent in the pods of {name} is older than this program and does not report usage: use `kubectl minicluster status \
-             {name}` or `kubectl minicluster connect {name} -- flux top`"
+            "the agent in the pods of {name} is older than this program and does not report usage: use {}, or `flux top` \
+             in {}",
+            target.access.command("status", name),
+            target.access.command("connect", name)
         ))),
         _ => Err(Failure::Message(format!(
-            "no usage available of {name}: {}. `kubectl minicluster wait {name} --for ready` waits until it is up",
-            message().trim_end_matches('.')
+            "no usage available of {name}: {}. {} waits until it is up",
+            message().trim_end_matches('.'),
+            target.access.command("wait --for ready", name)
         ))),
     }
 }
@@ -233,7 +244,11 @@ mod tests {
             "spec": { "containers": [{ "image": "a" }] }, "status": status,
         }));
         let lead = lead_runs.then(Pod::default);
-        lead_to_ask("mc", cluster.unwrap(), lead.as_ref())
+        let access = Access {
+            namespace: Some("other".into()),
+            ..Access::default()
+        };
+        lead_to_ask(&access, "mc", cluster.unwrap(), lead.as_ref())
             .err()
             .map(|no_usage| (no_usage.why.to_string(), no_usage.is_over))
     }
@@ -247,11 +262,18 @@ mod tests {
         )
         .unwrap();
         assert!(
-            is_over && ended.starts_with("mc has ended (Failed)") && ended.contains("minicluster why mc"),
+            is_over
+                && ended.starts_with("mc has ended (Failed)")
+                && ended.contains("minicluster why mc -n other`"),
             "{ended}"
         );
         let (suspended, is_over) = why(json!({ "conditions": condition("Suspended") }), false).unwrap();
-        assert!(!is_over && suspended.contains("\"suspend\":false"), "{suspended}");
+        assert!(
+            !is_over
+                && suspended
+                    .contains("minicluster mc -n other --type merge -p '{\"spec\":{\"suspend\":false}}'`"),
+            "{suspended}"
+        );
         let queued = json!({ "reason": "Queued", "message": "waits in queue team", "conditions": condition("Suspended") });
         assert_eq!(
             why(queued, false),
@@ -259,7 +281,9 @@ mod tests {
         );
         let (early, is_over) = why(json!({ "phase": "Pending" }), false).unwrap();
         assert!(
-            !is_over && early.contains("does not run yet (Pending)") && early.contains("--for ready"),
+            !is_over
+                && early.contains("does not run yet (Pending)")
+                && early.contains("wait --for ready mc -n other`"),
             "{early}"
         );
         assert_eq!(why(json!({ "phase": "Running" }), true), None);

@@ -19,7 +19,7 @@ use crate::progress;
 use crate::screen::{self, Screen};
 use crate::signals::Interrupts;
 use crate::stop::{self, Way};
-use crate::target::{Changes, Target};
+use crate::target::{Access, Changes, Target};
 
 use super::{PAUSE, TRIES, retry};
 
@@ -62,8 +62,8 @@ impl RunEnd {
         }
     }
 
-    /// The message for the user. None: there is nothing to report.
-    pub fn text(&self, name: &str) -> Option<String> {
+    /// The message for the user. None: there is nothing to report. `access`: as in [`Target`].
+    pub fn text(&self, access: &Access, name: &str) -> Option<String> {
         match self {
             RunEnd::Finished {
                 is_complete: true, ..
@@ -79,7 +79,7 @@ impl RunEnd {
             )),
             RunEnd::Interrupted(Some(way)) => Some(way.text(name)),
             RunEnd::Interrupted(None) => {
-                Some(format!("{name} may still run: `kubectl minicluster stop {name}`"))
+                Some(format!("{name} may still run: {}", access.command("stop", name)))
             }
             RunEnd::Unread => None,
             RunEnd::Invalid(message) => Some(format!("{name} cannot run: {message}")),
@@ -398,7 +398,8 @@ impl<'a> FollowState<'a> {
         self.has_told_use = true;
         let name = self.name;
         self.screen.say(&format!(
-            "{name} is up and stays up: `kubectl minicluster connect {name}` opens a shell in it; Ctrl-C ends it"
+            "{name} is up and stays up: {} opens a shell in it; Ctrl-C ends it",
+            self.target.access.command("connect", name)
         ));
     }
 

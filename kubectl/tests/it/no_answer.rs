@@ -104,7 +104,11 @@ async fn second_ctrl_c_ends_a_creation_without_an_answer() {
     interrupt(&run);
     read_until(&mut err, "it is stopped once it is created").await;
     interrupt(&run);
-    read_until(&mut err, "mc may still run: `kubectl minicluster stop mc`").await;
+    read_until(
+        &mut err,
+        "mc may still run: `kubectl minicluster stop mc -n default`",
+    )
+    .await;
     let status = in_time("it ends", run.wait()).await.unwrap();
     assert_eq!(status.code(), Some(130));
 }

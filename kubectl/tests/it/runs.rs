@@ -268,7 +268,7 @@ fn run_without_a_program_tells_how_to_use_the_instance() {
         fixture.run_pod(&pods[&0]).await;
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
         let seen = read_until(&mut lines, "Ctrl-C ends it").await;
-        assert!(seen.contains("`kubectl minicluster connect mc`"), "{seen}");
+        assert!(seen.contains("`kubectl minicluster connect mc -n "), "{seen}");
         assert!(!seen.contains("the job starts"), "{seen}");
         run.kill().await.unwrap();
         operator.stop().await;
