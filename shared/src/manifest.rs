@@ -141,17 +141,12 @@ fn resembles_minicluster(kind: &str) -> bool {
 
 /// Converts a document to a MiniCluster. The error has every problem.
 pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
-    for field in ["name", "generateName", "namespace"] {
-        let value = &document["metadata"][field];
-        if !value.is_null() && !value.is_string() {
-            let message = format!("is `{value}`, must be a string (quote it)");
-            return Err(vec![Problem::new(format!("metadata.{field}"), message)]);
-        }
-    }
-    let document: Document = serde_json::from_value(document.clone())
-        .map_err(|error| vec![Problem::new("", error.to_string())])?;
-    let mut problems = Vec::new();
-    let version = Version::of(&document.api_version);
+    let version = document["apiVersion"].as_str().and_then(Version::of);
+    let mut problems = problems_outside_spec(document, version.unwrap_or(Version::V1alpha2));
+    let Ok(document) = serde_json::from_value::<Document>(without_nulls(document)) else {
+        // A value outside the spec has a wrong type, which has been reported.
+        return Err(problems);
+    };
     if version.is_none() {
         let known = [Version::V1alpha2, Version::V1alpha1]
             .map(Version::api_version)
@@ -224,6 +219,83 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         }
         None => Err(problems),
     }
+}
+
+/// The fields of a MiniCluster.
+const FIELDS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
+
+/// The fields of Kubernetes' ObjectMeta.
+const METADATA_FIELDS: [&str; 15] = [
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+/// The problems with a document outside its spec: unknown fields, and wrong types of the fields that are read here.
+/// The API server rejects both.
+fn problems_outside_spec(document: &Value, version: Version) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut expect = |path: String, value: &Value, fits: bool, wanted: &str| {
+        if !fits && !value.is_null() {
+            let is_unquoted = wanted == "a string" && (value.is_number() || value.is_boolean());
+            let hint = if is_unquoted { " (quote it)" } else { "" };
+            let message = format!("is {}, must be {wanted}{hint}", shape::describe(value));
+            problems.push(Problem::new(path, message));
+        }
+    };
+    let metadata = &document["metadata"];
+    expect(String::new(), document, document.is_object(), "an object");
+    expect("metadata".into(), metadata, metadata.is_object(), "an object");
+    for field in ["apiVersion", "kind"] {
+        let value = &document[field];
+        expect(field.into(), value, value.is_string(), "a string");
+    }
+    for field in ["name", "generateName", "namespace"] {
+        let value = &metadata[field];
+        expect(format!("metadata.{field}"), value, value.is_string(), "a string");
+    }
+    for field in ["labels", "annotations"] {
+        let map = &metadata[field];
+        expect(format!("metadata.{field}"), map, map.is_object(), "an object");
+        for (key, value) in map.as_object().into_iter().flatten() {
+            let path = format!("metadata.{field}[{key}]");
+            expect(path, value, value.is_string(), "a string");
+        }
+    }
+    for (path, object, fields) in [
+        ("", document, FIELDS.as_slice()),
+        ("metadata.", metadata, &METADATA_FIELDS),
+    ] {
+        let keys = object.as_object().into_iter().flatten().map(|(key, _)| key);
+        for key in keys.filter(|key| !fields.contains(&key.as_str())) {
+            let why = shape::unknown_outside_spec(key, fields, version);
+            problems.push(Problem::new(format!("{path}{key}"), why));
+        }
+    }
+    problems
+}
+
+/// The document without nulls outside its spec: they count as missing.
+fn without_nulls(document: &Value) -> Value {
+    let mut document = document.clone();
+    let spec = document.get_mut("spec").map(Value::take);
+    drop_nulls(&mut document);
+    if let (Some(spec), Some(fields)) = (spec, document.as_object_mut()) {
+        fields.insert("spec".into(), spec);
+    }
+    document
 }
 
 /// The entries of a map whose values are texts. The API server rejects others.
@@ -320,6 +392,49 @@ mod tests {
         let head = HEAD.replace("name: a", "name: a, namespace: ''");
         let manifest = parse(&format!("{head}spec: {{containers: [{{image: a}}]}}\n")).unwrap();
         assert_eq!(manifest.namespace, "default");
+    }
+
+    #[test]
+    fn fields_outside_the_spec_are_checked() {
+        let spec = "spec: {containers: [{image: a}]}\n";
+        let of_metadata = |metadata: &str| problems(&(HEAD.replace("{name: a}", metadata) + spec));
+        for (metadata, wanted) in [
+            ("[a]", "metadata: is a list, must be an object"),
+            (
+                "{name: 7}",
+                "metadata.name: is the number 7, must be a string (quote it)",
+            ),
+            (
+                "{name: a, labels: {cost-center: 1234}}",
+                "metadata.labels[cost-center]: is the number 1234, must be a string (quote it)",
+            ),
+            (
+                "{name: a, annotations: [b]}",
+                "metadata.annotations: is a list, must be an object",
+            ),
+            (
+                "{name: a, lables: {b: c}}",
+                "metadata.lables: no such field; did you mean labels?",
+            ),
+            (
+                "{name: a, size: 4}",
+                "metadata.size: no such field here; did you mean spec.size?",
+            ),
+        ] {
+            assert_eq!(of_metadata(metadata), [wanted]);
+        }
+        assert_eq!(
+            problems(&format!("{HEAD}{spec}archive: {{path: /a.tar}}\nspecs: {{}}\n")),
+            [
+                "archive: no such field here; did you mean spec.archive?",
+                "specs: no such field; did you mean spec?"
+            ]
+        );
+        let of_server = "{name: a, labels: {b: }, uid: c, generation: 2, creationTimestamp: null, \
+                         managedFields: [{manager: d}], ownerReferences: [{uid: e}]}";
+        assert!(parse(&(HEAD.replace("{name: a}", of_server) + spec + "status: {phase: Running}\n")).is_ok());
+        let without = HEAD.replace("metadata: {name: a}", "metadata:");
+        assert_eq!(parse(&(without + spec)).unwrap().name, "");
     }
 
     #[test]

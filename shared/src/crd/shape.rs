@@ -24,12 +24,8 @@ const V1ALPHA2: &str = include_str!("shape/v1alpha2.json");
 /// Removes values that do not fit the schema of the version, so that the rest can be checked too; returns the
 /// problems.
 pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
-    let text = match version {
-        Version::V1alpha1 => V1ALPHA1,
-        Version::V1alpha2 => V1ALPHA2,
-    };
     let mut problems = Vec::new();
-    match serde_json::from_str(text) {
+    match of_spec(version) {
         Ok(shape) => {
             walk(
                 spec,
@@ -45,6 +41,20 @@ pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
         Err(error) => problems.push(Problem::new("spec", format!("cannot be checked: {error}"))),
     }
     problems
+}
+
+/// The shape of a version's spec.
+fn of_spec(version: Version) -> Result<Value, serde_json::Error> {
+    serde_json::from_str(match version {
+        Version::V1alpha1 => V1ALPHA1,
+        Version::V1alpha2 => V1ALPHA2,
+    })
+}
+
+/// Why a field outside the spec is unknown, where only `fields` exist. It may be a field of the spec.
+pub fn unknown_outside_spec(key: &str, fields: &[&str], version: Version) -> String {
+    let fields = fields.iter().map(|field| ((*field).to_owned(), Value::Null)).collect();
+    unknown(key, &fields, &of_spec(version).unwrap_or_default())
 }
 
 struct Shape<'a> {
@@ -193,7 +203,7 @@ fn is_a(value: &Value, wanted: &str) -> bool {
     }
 }
 
-fn describe(value: &Value) -> String {
+pub fn describe(value: &Value) -> String {
     match value {
         Value::Null => "empty (leave it out)".into(),
         Value::Bool(value) => format!("the boolean {value}"),
