@@ -50,6 +50,7 @@ from flux_minicluster import (
     call,
     program,
 )
+from flux_minicluster import executor as executor_module
 from flux_minicluster.executor import BOOTSTRAP, NO_BROKER, TaskFuture, _Task
 from flux_minicluster.observed import AGENT
 from flux_minicluster.program import STDOUT
@@ -335,6 +336,41 @@ def test_job_whose_id_was_lost_is_found_again(executor: FluxExecutor, api: FakeA
     finally:
         web.WebSocketResponse.send_bytes = original  # type: ignore[method-assign]
     assert broken and instance.jobs() == 2
+
+
+def slow_down(instance: Instance, seconds: float) -> Path:
+    """Flux takes this long to make a job. Returns a file with a byte for each request that it has got."""
+    if not isinstance(instance, FakeInstance):
+        pytest.skip("Flux itself cannot be slowed down")
+    (instance.folder / "delay").write_text(str(seconds))
+    requests = instance.folder / "requests"
+    requests.touch()
+    return requests
+
+
+def test_submissions_without_an_answer_are_not_repeated(
+    executor: FluxExecutor, api: FakeApi, instance: Instance
+) -> None:
+    """Flux makes the jobs when the helper that has submitted them is gone."""
+    requests = slow_down(instance, 5)
+    futures = [executor.submit(["sh", "-c", f"exit {number}"]) for number in range(50)]
+    until(lambda: requests.stat().st_size == 50)
+    api.break_sockets()
+    assert [future.result(60).exit_code for future in futures] == list(range(50))
+    assert instance.jobs() == 50
+
+
+def test_submission_that_came_to_nothing_is_repeated(
+    executor: FluxExecutor, api: FakeApi, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = executor_module.HELPER.replace(b"SETTLE_SECONDS = 30.0", b"SETTLE_SECONDS = 1.0")
+    monkeypatch.setattr(executor_module, "HELPER", text)
+    requests = slow_down(instance, 60)
+    future = executor.submit(["sh", "-c", "exit 4"])
+    until(lambda: requests.stat().st_size == 1)
+    slow_down(instance, 0)
+    api.break_sockets()
+    assert future.result(30).exit_code == 4
 
 
 def test_cancelled_task_that_was_lost_is_not_submitted_again(
@@ -729,6 +765,32 @@ def test_helper_reads_a_long_request_in_linear_time(helper: Any, monkeypatch: py
         reader.on_input()
     assert time.process_time() - begin < MOST_SECONDS
     assert requests == ["t", "second"]
+
+
+@pytest.mark.parametrize("size, count", [(0, 64), (1 << 20, 3)])
+def test_helper_submits_no_more_than_fits_the_window(
+    helper: Any, monkeypatch: pytest.MonkeyPatch, size: int, count: int
+) -> None:
+    answers: list[Callable[[], None]] = []
+
+    def submit(handle: Any, jobspec: str, **options: Any) -> Any:
+        future = SimpleNamespace(get_id=lambda: 1)
+        return SimpleNamespace(then=lambda callback, token: answers.append(lambda: callback(future, token)))
+
+    monkeypatch.setattr(sys.modules["flux.job"], "submit_async", submit)
+    monkeypatch.setattr(helper, "say", lambda answer: None)
+    monkeypatch.setattr(helper.Helper, "wait", lambda *_: None)
+    job = executor_module._job(["true"])
+    job["files"] = {"call": base64.b64encode(bytes(size)).decode()}
+    it = helper.Helper("session")
+    it.take_over()
+    it.read_notes()
+    for number in range(100):
+        it.on_submit({"token": f"t-{number}", "job": job})
+    assert len(answers) == count
+    for number in range(100):
+        assert len(answers) == min(count + number, 100)
+        answers[number]()
 
 
 def test_executor_reads_a_long_answer_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
-"""With Flux itself (`make test-python-flux FLUX=/path/bin/flux`): how fast an executor submits."""
+"""With Flux itself (`FLUX=/path/bin/flux .ci/python flux`): how fast an executor submits, and how much."""
 
 from __future__ import annotations
 
+import sys
 import time
 
+from fake_api import FakeApi
 from instances import RealInstance
 
 from flux_minicluster import MiniCluster
@@ -31,3 +33,21 @@ def test_thousand_tasks_reach_most_of_the_rate_of_flux_submit(cluster: MiniClust
     flux, executor = map(min, zip(*times, strict=True))
     print(f"flux submit: {TASKS / flux:.0f}/s, executor: {TASKS / executor:.0f}/s, ratio {flux / executor:.2f}")
     assert flux / executor >= 0.8
+
+
+def test_tasks_of_more_than_10_mb_run(cluster: MiniCluster) -> None:
+    """More than Flux's validator takes, in one task and in many at once."""
+    with cluster.executor(python=sys.executable) as executor:
+        assert executor.submit(len, bytes(12_000_000)).result(300) == 12_000_000
+        assert list(executor.map(len, [bytes(1_000_000)] * 50, timeout=300)) == [1_000_000] * 50
+
+
+def test_lost_connection_amid_submissions_repeats_none(
+    cluster: MiniCluster, api: FakeApi, instance: RealInstance
+) -> None:
+    with cluster.executor() as executor:
+        futures = [executor.submit(["true"]) for _ in range(2 * TASKS)]
+        futures[0].result(300)
+        api.break_sockets()
+        assert {future.result(500).exit_code for future in futures} == {0}
+    assert instance.jobs() == 2 * TASKS

@@ -12,9 +12,14 @@ It is sent to the pod as it is. So it uses nothing but Flux's module and Python 
 
 A job carries its token in `attributes.user.flux-minicluster`, by which it is found again when a connection was lost
 before its id had arrived. At most one helper of a session submits: a new one ends the earlier one first.
+
+Flux may still make jobs of what an ended helper has submitted. So a helper notes each token in a file before it submits
+the job, and the job's id once Flux has answered. The next helper waits for the jobs of the tokens without an id. These
+are few, because a helper waits for answers after the first `MOST_UNANSWERED` submissions.
 """
 
 import base64
+import collections
 import errno
 import fcntl
 import json
@@ -29,8 +34,13 @@ import flux.job
 from _flux._core import lib
 
 ATTRIBUTE = "flux-minicluster"
-# A job that was sent just before the end of an earlier helper may not be listed yet.
-SETTLE_SECONDS = 1.0
+# Most submissions that Flux has not answered, and the size from which no other is added to them. If Flux has queues, it
+# pipes jobspecs to a program of its own (the frobnicator), and all of them fail if more than 10 MiB wait.
+MOST_UNANSWERED = 64
+MOST_UNANSWERED_BYTES = 4 << 20
+# How long the job of a submission without an answer may take to be listed after its helper has ended.
+SETTLE_SECONDS = 30.0
+SETTLE_PAUSE_SECONDS = 0.2
 # Exit code if no broker answers: there is none yet, or none any more.
 NO_BROKER = 75
 CHUNK = 1 << 16
@@ -48,12 +58,20 @@ class Helper:
             sys.stderr.write("no broker answers: {}\n".format(text_of(error)))
             sys.exit(NO_BROKER)
         self.lock_path = os.path.join(rundir, "flux-minicluster-" + session)
+        self.notes_path = self.lock_path + ".jobs"
+        # Ids of submitted jobs by token. None: Flux has not answered an earlier helper.
+        self.noted = {}  # type: Any
+        # Requests to submit that Flux has not got yet.
+        self.waiting = collections.deque()  # type: Any
+        # Sizes of jobspecs that Flux has got and not answered, by token.
+        self.unanswered = {}  # type: Any
         # Of a request whose end has not come yet.
         self.parts = []  # type: Any
         self.environment = environment()
 
     def run(self) -> None:
         self.take_over()
+        self.read_notes()
         watcher = self.handle.fd_watcher_create(0, self.on_input, lib.FLUX_POLLIN)
         watcher.start()
         self.handle.reactor_run()
@@ -73,6 +91,21 @@ class Helper:
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, str(os.getpid()).encode(), 0)
 
+    def read_notes(self) -> None:
+        """Reads what earlier helpers of this session have submitted."""
+        self.notes = os.open(self.notes_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with open(self.notes_path) as file:
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        # The earlier helper may have been ended in the middle of a line.
+        os.ftruncate(self.notes, len(whole))
+        for line in whole.splitlines():
+            token, _, jobid = line.partition(" ")
+            self.noted[token] = int(jobid) if jobid else None
+
+    def note(self, token: str, jobid: Any = "") -> None:
+        os.write(self.notes, "{} {}\n".format(token, jobid).encode("ascii"))
+
     def on_input(self, *_arguments: Any) -> None:
         data = os.read(0, CHUNK)
         if not data:
@@ -86,10 +119,7 @@ class Helper:
             getattr(self, "on_" + request["op"])(request)
 
     def on_resume(self, request: Any) -> None:
-        found = {}  # type: Any
-        if request["unknown"]:
-            time.sleep(SETTLE_SECONDS)
-            found = self.find(set(request["unknown"]))
+        found = self.find(request["unknown"])
         known = dict(request["known"])
         known.update(found)
         say({"ready": True, "absent": [token for token in request["unknown"] if token not in found]})
@@ -99,28 +129,55 @@ class Helper:
             self.wait(token, jobid)
 
     def find(self, tokens: Any) -> Any:
-        """Ids of the jobs that carry these tokens."""
-        found = {}
+        """Ids of the jobs of these tokens. Those that no helper has submitted have none."""
+        ids = {token: self.noted[token] for token in tokens if token in self.noted}
+        missing = {token for token, jobid in ids.items() if jobid is None}
+        seen = {jobid for jobid in self.noted.values() if jobid is not None}
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while missing and time.monotonic() < deadline:
+            for token, jobid in self.list_jobs(seen):
+                if token in missing:
+                    missing.remove(token)
+                    ids[token] = jobid
+                    self.note(token, jobid)
+            if missing:
+                time.sleep(SETTLE_PAUSE_SECONDS)
+        return {token: jobid for token, jobid in ids.items() if jobid is not None}
+
+    def list_jobs(self, seen: Any) -> Any:
+        """Token and id of each job that is not in `seen`, and adds it there."""
         payload = {"max_entries": 0, "attrs": ["t_submit"], "constraint": {"and": []}, "since": 0.0}
         for job in self.handle.rpc("job-list.list", payload).get()["jobs"]:
+            if job["id"] in seen:
+                continue
             lookup = {"id": job["id"], "keys": ["jobspec"], "flags": 0}
             try:
                 jobspec = json.loads(self.handle.rpc("job-info.lookup", lookup).get()["jobspec"])
             except OSError:
                 continue
-            token = (jobspec["attributes"].get("user") or {}).get(ATTRIBUTE)
-            if token in tokens:
-                found[token] = job["id"]
-        return found
+            seen.add(job["id"])
+            yield (jobspec["attributes"].get("user") or {}).get(ATTRIBUTE), job["id"]
 
     def on_submit(self, request: Any) -> None:
-        token = request["token"]
-        try:
-            future = flux.job.submit_async(self.handle, self.jobspec(token, request["job"]).dumps())
-        except Exception as error:  # whatever Flux's module says of a job that cannot be
-            say({"token": token, "done": {"status": None, "exception": str(error), "stdout": "", "stderr": ""}})
-            return
-        future.then(self.on_submitted, token)
+        self.waiting.append(request)
+        self.submit_waiting()
+
+    def submit_waiting(self) -> None:
+        while self.waiting and len(self.unanswered) < MOST_UNANSWERED:
+            if sum(self.unanswered.values()) >= MOST_UNANSWERED_BYTES:
+                return
+            request = self.waiting.popleft()
+            token = request["token"]
+            try:
+                jobspec = self.jobspec(token, request["job"]).dumps()
+                self.note(token)
+                # Flux's validator is such a program, too. This module of Flux has made a valid jobspec.
+                future = flux.job.submit_async(self.handle, jobspec, novalidate=True)
+            except Exception as error:  # whatever Flux's module says of a job that cannot be
+                say({"token": token, "done": {"status": None, "exception": str(error), "stdout": "", "stderr": ""}})
+                continue
+            self.unanswered[token] = len(jobspec)
+            future.then(self.on_submitted, token)
 
     def jobspec(self, token: str, job: Any) -> Any:
         env = dict(self.environment)
@@ -149,13 +206,16 @@ class Helper:
         return jobspec
 
     def on_submitted(self, future: Any, token: str) -> None:
+        del self.unanswered[token]
         try:
             jobid = int(future.get_id())
         except OSError as error:
             say({"token": token, "done": {"status": None, "exception": text_of(error), "stdout": "", "stderr": ""}})
-            return
-        say({"token": token, "id": jobid})
-        self.wait(token, jobid)
+        else:
+            self.note(token, jobid)
+            say({"token": token, "id": jobid})
+            self.wait(token, jobid)
+        self.submit_waiting()
 
     def wait(self, token: str, jobid: int) -> None:
         flux.job.result_async(self.handle, jobid).then(self.on_ended, token, jobid)
