@@ -6,8 +6,9 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -243,7 +244,10 @@ def test_one_that_was_not_created_changes_nothing(cluster: MiniCluster, api: Fak
     other = MiniCluster("app", size=1, name=name)
     other._access = cluster._access
     other.delete()
-    for change in (other.stop, lambda: other.scale(2)):
+    changes: list[Callable[[], Any]] = [other.stop, lambda: other.scale(2)]
+    if name is None:
+        changes += [other.executor, lambda: other.submit(["true"])]
+    for change in changes:
         with pytest.raises(ValueError, match="not created"):
             change()
     assert api.get("miniclusters", "mc")["spec"]["size"] == 2  # type: ignore[index]

@@ -26,7 +26,7 @@ from . import bridge, call, observed, program
 from .errors import CallFailed, Lost, MiniClusterError, NotFound, not_started
 from .observed import Start
 from .program import STATUS, STDERR, STDIN, STDOUT
-from .target import FAILURES, Access, Refusals, Target, words
+from .target import FAILURES, NOT_CREATED, Access, Refusals, Target, words
 
 # Reads the helper's text from standard input, after its length, and runs it. It is no argument of the command, since
 # proxies may limit the length of an argument.
@@ -179,6 +179,8 @@ class FluxExecutor(concurrent.futures.Executor):
         environment: Mapping[str, str] | None = None,
         start_timeout: float | None = None,
     ) -> None:
+        if not name:
+            raise ValueError(NOT_CREATED)
         self._access = access
         self._name = name
         self._start_timeout = start_timeout
