@@ -964,6 +964,22 @@ def test_first_refusal_is_an_error_at_once(api: FakeApi, part: str) -> None:
 # ---- time limits
 
 
+def test_timeout_after_the_job_s_end_gives_its_result(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "end_log", lambda pod: None)
+
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        api.log(api.start_job(name), "working")
+        until(lambda: any("/log" in path for _, path in api.requests))
+        api.end_job(name, 3)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    result = MiniCluster.run("app:1", ["x"], timeout=2, check=False, stream=False)
+    assert (result.exit_code, result.stdout) == (3, "working\n")
+    assert result.unread is not None and "within 2 s" in result.unread
+    assert is_kept(api, result)
+
+
 def test_time_limit_holds_for_the_first_call(api: FakeApi) -> None:
     running(api)
     api.silent.add(("GET", "miniclusters/mc"))

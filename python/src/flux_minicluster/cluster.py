@@ -137,7 +137,8 @@ class MiniCluster:
             progress: Show what the start waits for. None: yes.
             start_timeout: Seconds for the job to begin. Then the MiniCluster is deleted, and `Queued`, `Unschedulable`
                 or `NotStarted` is raised.
-            timeout: Seconds for the job to end. Then `TimedOut` is raised, and the job goes on.
+            timeout: Seconds for the job to end. Then `TimedOut` is raised, and the job goes on. If it has ended and
+                only its log is not read yet, the result comes without the rest (`unread`).
         """
         cluster = cls(image, command, **arguments)
         limits = Limits(start_timeout, timeout)

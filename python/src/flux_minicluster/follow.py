@@ -113,6 +113,7 @@ class Follower:
         self._resumes: dict[str, Resume] = {}
         """How far the log of each pod was read, by uid."""
         self._log_refusals = Refusals()
+        self._is_log_given_up = False
         self._unread = ""
         """Why `_output` is not whole. Empty: it is."""
         self._has_listed = False
@@ -145,7 +146,7 @@ class Follower:
 
     @property
     def _should_read_log(self) -> bool:
-        return not (self.until_ready or self.is_status_only)
+        return not (self.until_ready or self.is_status_only or self._is_log_given_up)
 
     async def follow(self) -> Ending:
         """Follows to the end."""
@@ -315,6 +316,9 @@ class Follower:
 
     async def _on_elapsed(self, what: str) -> None:
         if what == "end":
+            if self._seen.is_true("JobFinished"):
+                self._give_up_log()
+                return
             message = f"the job has not ended within {self.limits.end:g} s"
             raise TimedOut(message, name=self.name, remedy="It goes on. `MiniCluster.attach` follows it again.")
         if what == "operator":
@@ -365,6 +369,13 @@ class Follower:
     def _note_unread(self, why: str) -> None:
         self._unread = self._unread or why
         self.screen.say(why)
+
+    def _give_up_log(self) -> None:
+        self._is_log_given_up = True
+        if self._log is not None:
+            self._log.cancel()
+            self._log = None
+        self._note_unread(f"the job has ended, but its output was not read to the end within {self.limits.end:g} s")
 
     def _note_missing_log(self) -> None:
         timeline = self._seen.status.get("timeline") or {}
