@@ -1,0 +1,71 @@
+"""What the package reads from kubeconfigs, and from their environment."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+
+from flux_minicluster.target import Access, Target
+
+AUTHORITY = """\
+-----BEGIN CERTIFICATE-----
+MIIBcjCCARegAwIBAgIUOFq0xtZq050uLNboWr2X1J1tG1owCgYIKoZIzj0EAwIw
+DTELMAkGA1UEAwwCY2EwIBcNMjYxMTMwMDgxNzMwWhgPMjEyNjExMDYwODE3MzBa
+MA0xCzAJBgNVBAMMAmNhMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEsUoDKTfb
+2AYujEcNglvtv3A/MCcBscroh6a8MiLmBQlMFhf/hFxmuLcpLCKUVV2DzxPeAnQn
+kNRYI24kmqm+paNTMFEwHQYDVR0OBBYEFCXzJLKXt2NjeBnpzF73s09t7/BxMB8G
+A1UdIwQYMBaAFCXzJLKXt2NjeBnpzF73s09t7/BxMA8GA1UdEwEB/wQFMAMBAf8w
+CgYIKoZIzj0EAwIDSQAwRgIhAK3J8nfr7jL+IB7jz8S++Wjk2q70Wx2z0lB1tZKw
+CX5wAiEAya6VL2/2DXNP1ZQRwd69SmmX1Kt/clut1inXNJX2+Bk=
+-----END CERTIFICATE-----
+"""
+
+
+def change(file: Path, **user_and_cluster: dict[str, Any]) -> None:
+    """Adds settings to the user or cluster of a kubeconfig."""
+    config = json.loads(file.read_text())
+    for kind, settings in user_and_cluster.items():
+        config[f"{kind}s"][0][kind] = {**config[f"{kind}s"][0][kind], **settings}
+    file.write_text(json.dumps(config))
+
+
+@pytest.fixture
+def minicluster(api: FakeApi) -> str:
+    """A MiniCluster that can be found."""
+    api.put("miniclusters", {"metadata": {"name": "mc", "uid": "u", "namespace": "team"}, "spec": {"size": 1}})
+    return "mc"
+
+
+@pytest.fixture
+def kubeconfig_with_authority(api: FakeApi) -> Path:
+    data = base64.b64encode(AUTHORITY.encode()).decode()
+    change(api.kubeconfig, cluster={"server": "https://api.invalid:6443", "certificate-authority-data": data})
+    return api.kubeconfig
+
+
+async def opened() -> Target:
+    async with Target.open(Access()) as target:
+        return target
+
+
+def test_authority_needs_no_extensions_that_python_3_13_demands(
+    kubeconfig_with_authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = ssl.create_default_context
+
+    def strict(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        context = original(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    context = asyncio.run(opened())._api.rest_client.ssl_context
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname
