@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_api import FakeApi
+from kubernetes.aio.config import kube_config
 
 from flux_minicluster.target import Access, Target
 
@@ -69,3 +73,27 @@ def test_authority_needs_no_extensions_that_python_3_13_demands(
     context = asyncio.run(opened())._api.rest_client.ssl_context
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
     assert context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname
+
+
+def test_deleted_temporary_files_are_written_again(
+    kubeconfig_with_authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube_config, "_temp_files", {})
+    asyncio.run(opened())
+    (name,) = kube_config._temp_files.values()
+    Path(name).unlink()
+    asyncio.run(opened())
+
+
+def test_end_of_a_forked_process_does_not_disturb_its_parent(kubeconfig_with_authority: Path) -> None:
+    script = """
+import asyncio, os, sys
+from test_kubeconfig import opened
+asyncio.run(opened())
+if os.fork() == 0:
+    sys.exit()
+assert os.wait()[1] == 0
+asyncio.run(opened())
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, timeout=60, check=True)

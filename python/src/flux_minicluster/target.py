@@ -482,6 +482,7 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
         _complete(configuration, {})
         return configuration, namespace.read_text().strip() if namespace.exists() else "default"
     try:
+        _forget_deleted_files()
         loader = await config.load_kube_config(
             config_file=str(file or usual),
             context=access.context,
@@ -497,6 +498,16 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
         raise CallFailed("cannot log in: the credential plugin of the kubeconfig failed", remedy=RUN_PLUGIN)
     _complete(configuration, loader._user.value if loader._user else {})
     return configuration, (loader.current_context["context"] or {}).get("namespace") or "default"
+
+
+def _forget_deleted_files() -> None:
+    """The official client writes certificates into temporary files, and uses the same ones again.
+
+    `systemd-tmpfiles` or the end of a forked process may have deleted them.
+    """
+    files: dict[str, str] = kube_config._temp_files
+    for content in [content for content, path in files.items() if not Path(path).is_file()]:
+        del files[content]
 
 
 def _complete(configuration: client.Configuration, user: Mapping[str, Any]) -> None:
