@@ -16,6 +16,7 @@ import pytest
 from fake_api import FakeApi
 from kubernetes.aio.config import kube_config
 
+from flux_minicluster import CallFailed, MiniCluster
 from flux_minicluster.target import Access, Target
 
 AUTHORITY = """\
@@ -59,6 +60,15 @@ async def opened() -> Target:
         return target
 
 
+def test_token_file_may_end_with_a_newline(api: FakeApi, minicluster: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    config = json.loads(api.kubeconfig.read_text())
+    config["users"][0]["user"] = {"tokenFile": str(tmp_path / "token")}
+    api.kubeconfig.write_text(json.dumps(config))
+    MiniCluster.attach(minicluster)
+    assert {headers["Authorization"] for headers in api.headers} == {"Bearer secret"}
+
+
 def test_authority_needs_no_extensions_that_python_3_13_demands(
     kubeconfig_with_authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,3 +107,29 @@ asyncio.run(opened())
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", script], env=environment, timeout=60, check=True)
+
+
+def test_list_of_kubeconfigs_is_read_as_by_kubectl(
+    api: FakeApi, minicluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Missing and empty files are skipped, and the first current context that is set counts."""
+    (tmp_path / "empty").touch()
+    (tmp_path / "first").write_text(json.dumps({"kind": "Config", "current-context": ""}))
+    (tmp_path / "last").write_text(json.dumps({"kind": "Config", "current-context": "another"}))
+    files = [tmp_path / "missing", tmp_path / "empty", tmp_path / "first", api.kubeconfig, tmp_path / "last"]
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, files)))
+    MiniCluster.attach(minicluster)
+
+
+@pytest.mark.parametrize("text", ["{", "a text", "[]", "contexts: {}", "current-context: x\ncontexts: [{}]", "", None])
+def test_unusable_kubeconfig_is_an_error_also_in_a_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    """The pod's own account is another user."""
+    if text is not None:
+        (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "api.invalid")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(CallFailed, match="cannot find the API server"):
+        asyncio.run(opened())

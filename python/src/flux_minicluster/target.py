@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
+import yaml
 from kubernetes.aio import client, config
 from kubernetes.aio.config import kube_config
 
@@ -474,30 +475,51 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
     configuration = client.Configuration()
     # Streams of a hundred MiniClusters are open at the same time.
     configuration.connection_pool_maxsize = 0
-    file = access.kubeconfig or os.environ.get("KUBECONFIG") or None
+    given = access.kubeconfig or os.environ.get("KUBECONFIG") or None
     usual = Path(kube_config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser()
-    if file is None and access.context is None and not usual.exists() and "KUBERNETES_SERVICE_HOST" in os.environ:
-        config.load_incluster_config(client_configuration=configuration)
-        namespace = Path(config.incluster_config.SERVICE_TOKEN_FILENAME).with_name("namespace")
-        _complete(configuration, {})
-        return configuration, namespace.read_text().strip() if namespace.exists() else "default"
     try:
+        if given is None and access.context is None and not usual.exists() and "KUBERNETES_SERVICE_HOST" in os.environ:
+            config.load_incluster_config(client_configuration=configuration)
+            namespace = Path(config.incluster_config.SERVICE_TOKEN_FILENAME).with_name("namespace")
+            _complete(configuration, {})
+            return configuration, namespace.read_text().strip() if namespace.exists() else "default"
+        files, current = _kubeconfigs(os.fspath(given or usual))
         _forget_deleted_files()
         loader = await config.load_kube_config(
-            config_file=str(file or usual),
-            context=access.context,
+            config_file=files,
+            context=access.context or current,
             client_configuration=configuration,
             persist_config=False,
         )
-    except (config.ConfigException, OSError) as error:
+    except Exception as error:  # the library raises what its code stumbles over in a malformed file
         raise CallFailed(
-            f"cannot find the API server: {error}", remedy="Check KUBECONFIG and the name of the context."
+            f"cannot find the API server: {words(error)}", remedy="Check KUBECONFIG and the name of the context."
         ) from error
     if "exec" in (loader._user or ()) and not configuration.api_key and not configuration.cert_file:
         # The loader only logs it. Without credentials, the API server may refuse (403) what the user may do.
         raise CallFailed("cannot log in: the credential plugin of the kubeconfig failed", remedy=RUN_PLUGIN)
     _complete(configuration, loader._user.value if loader._user else {})
     return configuration, (loader.current_context["context"] or {}).get("namespace") or "default"
+
+
+def _kubeconfigs(files: str) -> tuple[str, str | None]:
+    """The files of this list that are not empty, and the current context, as kubectl finds them.
+
+    The official client takes the last current context instead of the first that is set, and fails at an empty file.
+    """
+    found, current = [], None
+    for path in filter(None, files.split(os.pathsep)):
+        file = Path(path).expanduser()
+        document = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else None
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise ValueError(f"{path} is not a kubeconfig")
+        found.append(path)
+        current = current or document.get("current-context")
+    if not found:
+        raise FileNotFoundError(f"no kubeconfig at {files}")
+    return os.pathsep.join(found), current
 
 
 def _forget_deleted_files() -> None:
@@ -517,6 +539,9 @@ def _complete(configuration: client.Configuration, user: Mapping[str, Any]) -> N
     authorities may lack extensions that Python 3.13 demands by default: those of EKS and MicroK8s do.
     """
     configuration.disable_strict_ssl_verification = True
+    if token := configuration.api_key.get("BearerToken"):
+        # A token from a file may end with a newline.
+        configuration.api_key["BearerToken"] = token.strip()
     configuration.proxy = configuration.proxy or proxy.of_environment(configuration.host, os.environ)
     configuration.client_session_kwargs = {"trust_env": False, "headers": _impersonation(user)}
 
