@@ -366,6 +366,27 @@ def test_person_without_rights_creates_nothing(api: FakeApi) -> None:
     assert api.bodies == []
 
 
+@pytest.mark.parametrize(
+    "message, remedy",
+    [
+        ('miniclusters.flux-framework.org is forbidden: User "me" cannot create resource "miniclusters"', target.ROLE),
+        ('miniclusters "mc" is forbidden: exceeded quota: few, requested: 1, used: 2, limited: 2', target.QUOTA),
+        ("ValidatingAdmissionPolicy 'labels' denied request: a label is missing", ""),
+        ('miniclusters "mc" is forbidden: because namespace team is being terminated', ""),
+    ],
+)
+def test_refused_creation_asks_for_a_role_only_if_one_is_missing(api: FakeApi, message: str, remedy: str) -> None:
+    refuse(api, "POST", "miniclusters", 403, message=message)
+    with pytest.raises(NotAllowed) as caught:
+        MiniCluster.run("app:1", ["x"])
+    assert message in caught.value.message and caught.value.remedy == remedy
+    refuse(api, "PATCH", "miniclusters", 403, message=message)
+    api.put("miniclusters", {"metadata": {"name": "mc", "uid": "u", "namespace": "team"}, "spec": {"size": 1}})
+    with pytest.raises(NotAllowed) as caught:
+        MiniCluster.attach("mc").scale(2)
+    assert caught.value.remedy == remedy
+
+
 def stop_program(code: int = 143, answer: int = 0) -> Any:
     """The agent's program `stop`: the job ends with `code`, and the program with `answer`."""
 

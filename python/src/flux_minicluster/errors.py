@@ -68,7 +68,7 @@ class CallFailed(MiniClusterError):
 
 
 class NotAllowed(CallFailed):
-    """You lack a permission that the call needs."""
+    """The API server refused the call (403): you lack a permission, or a quota or an admission policy forbids it."""
 
     default_reason = "Forbidden"
 

@@ -17,7 +17,7 @@ from .observed import RUN_ANNOTATION
 from .result import Result
 from .screen import Screen, Silent
 from .stop import Way
-from .target import FAILURES, ROLE, TRIES, Access, NameTaken, Target, may_pass, words
+from .target import FAILURES, TRIES, Access, NameTaken, Target, may_pass, words
 
 # How long a creation that was cancelled may take, since the API server may be at it. As long again may it take to undo
 # the creation.
@@ -113,7 +113,7 @@ async def _create(target: Target, document: dict[str, Any], screen: Screen) -> d
                 continue
             name = metadata["name"]
             message = f"cannot create MiniCluster {name}: {words(error)}"
-            remedy = ROLE if isinstance(error, NotAllowed) else None
+            remedy = error.remedy if isinstance(error, NotAllowed) else None
             if may_exist and not await _undo(target, document):
                 remedy = f"It may exist nevertheless: `MiniCluster.attach({name!r}).delete()` deletes it."
             if isinstance(error, NotAllowed):
@@ -195,7 +195,9 @@ class Run:
         try:
             ending = await self._follower.follow()
         except NotAllowed as error:
-            remedy = f"The job goes on: `MiniCluster.attach({name!r})` follows or deletes it. {ROLE}"
+            remedy = (
+                f"The job goes on: `MiniCluster.attach({name!r})` follows or deletes it. {error.remedy or ''}".rstrip()
+            )
             raise NotAllowed(error.message, name=name, status=403, remedy=remedy) from error
         except Invalid:
             await self._discard(target, name, uid, screen)

@@ -45,6 +45,7 @@ ROLE = (
     "docs/tasks/kubectl.md, section Permissions."
 )
 NOT_CREATED = "this MiniCluster was not created: call create(), or use a `with` block"
+QUOTA = "See `kubectl describe quota`."
 RUN_PLUGIN = "Run `kubectl get pods`, which shows the plugin's own message."
 INSTALL = "Ask your administrator to install the operator (docs/getting-started.md)."
 
@@ -362,7 +363,7 @@ class _Doing:
         except Invalid:
             raise
         except NotAllowed as error:
-            raise NotAllowed(f"cannot {self.doing}: {error.message}", status=403, remedy=ROLE) from error
+            raise NotAllowed(f"cannot {self.doing}: {error.message}", status=403, remedy=error.remedy) from error
         except NotFound as error:
             raise NotFound(f"cannot {self.doing}: {error.message}", status=404) from error
         except FAILURES as error:
@@ -433,7 +434,7 @@ def _refusal(method: str, path: str, status: int, text: str) -> MiniClusterError
     message = answer.get("message") or text.strip() or f"HTTP status {status}"
     details = answer.get("details") or {}
     if status == 403:
-        return NotAllowed(message, status=status, remedy=ROLE)
+        return NotAllowed(message, status=status, remedy=_remedy_of_refusal(message))
     if status == 404:
         if answer and "could not find the requested resource" not in message:
             return NotFound(message, status=status)
@@ -446,6 +447,13 @@ def _refusal(method: str, path: str, status: int, text: str) -> MiniClusterError
         causes = [Problem(it.get("field", ""), it.get("message", "")) for it in details.get("causes") or []]
         return Invalid(causes or _unknown_fields(message) or [Problem("", message)], message=None)
     return CallFailed(message, status=status)
+
+
+def _remedy_of_refusal(message: str) -> str:
+    """What to do about a 403, which also a used-up quota, an admission policy and a namespace that ends give."""
+    if 'User "' in message and " cannot " in message:
+        return ROLE
+    return QUOTA if "exceeded quota" in message else ""
 
 
 def _unknown_fields(message: str) -> list[Problem]:
