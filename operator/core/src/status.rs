@@ -19,7 +19,7 @@ use crate::decide::restart;
 use crate::labels;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{Exit, PodSeen, Trouble};
-use crate::observe::pod_end::{PodEnd, end_of_lead};
+use crate::observe::pod_end::{PodEnd, end_of_lead, was_stopped_by_suspension};
 use crate::observe::storage::DiskSeen;
 use crate::render;
 use crate::vocabulary::{ConditionType, Reason};
@@ -96,7 +96,7 @@ impl<'a> Inputs<'a> {
             .job
             .filter(|job| is_running(job) && !is_finished(self.previous));
         let was_stopped =
-            move |pod: &PodSeen| running_job.is_some_and(|job| restart::was_stopped_by_suspension(job, pod));
+            move |pod: &PodSeen| running_job.is_some_and(|job| was_stopped_by_suspension(job, pod));
         self.pods.iter().copied().filter(move |pod| !was_stopped(pod))
     }
 
@@ -292,10 +292,11 @@ fn with_generation(condition: &Condition, generation: Option<i64>) -> Condition 
 /// The lead pod whose end decides how the job ended. If there is none, the latest lead pod that exists.
 fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
+    // If the Job is complete, a lead's success counts even if the Job's start is not known.
+    let job = inputs.job.filter(|job| job.complete.is_none());
     let decides = |pod: &PodSeen| {
-        // For a pod that is gone, `end_of_gone` could only add the end `Removed`, which does not decide.
         matches!(
-            end_of_lead(pod, inputs.spec.has_lead_elsewhere()),
+            end_of_lead(pod, job, inputs.spec.has_lead_elsewhere()),
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Succeeded)
         )
     };

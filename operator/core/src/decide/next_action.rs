@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::decide::{remaining, restart};
 use crate::observe::job::JobSeen;
-use crate::observe::pod_end::{PodEnd, end_of, end_of_gone};
+use crate::observe::pod_end::{PodEnd, end_of, end_of_lead};
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed, ServicesPodSeen};
 use crate::previous_status;
@@ -228,8 +228,9 @@ pub fn deadline_of_next_job(
 /// Whether another Job follows this one: it was given up, or somebody deletes it before its program has a result.
 fn is_to_be_replaced(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
     let leads = observed.pods_of(job).filter(|pod| pod.index == 0);
-    let gone = observed.gone_leads_of(job).map(end_of_gone);
-    let mut ends = leads.filter_map(end_of).chain(gone);
+    let mut ends = leads
+        .chain(observed.gone_leads_of(job))
+        .filter_map(|pod| end_of_lead(pod, Some(job), false));
     let is_deleted_early = job.is_deleting
         && !job.is_finished()
         && !job.has_succeeded()

@@ -36,7 +36,9 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{PodEnd, end_of, end_of_lead, is_follower_failed_by_itself, loss};
+use crate::observe::pod_end::{
+    PodEnd, end_of, end_of_lead, is_follower_failed_by_itself, loss, was_stopped_by_suspension,
+};
 use crate::previous_status;
 use crate::vocabulary::Reason;
 
@@ -444,15 +446,17 @@ fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
 
 /// All pods of index 0, those that are gone first, and how each ended. None: it still runs.
 pub(crate) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
-    let gone = observation.gone.iter().map(|pod| {
-        let end = end_of_lead(pod, observation.lead_is_elsewhere);
-        (*pod, end.or(Some(PodEnd::Removed)))
-    });
+    let job = observation.job.or(observation.last_job);
+    let end_of = |pod| end_of_lead(pod, job, observation.lead_is_elsewhere);
+    let gone = observation
+        .gone
+        .iter()
+        .map(|pod| (*pod, end_of(pod).or(Some(PodEnd::Removed))));
     let present = observation
         .pods
         .iter()
         .filter(|pod| pod.index == 0)
-        .map(|pod| (*pod, end_of_lead(pod, observation.lead_is_elsewhere)));
+        .map(|pod| (*pod, end_of(pod)));
     gone.chain(present).collect()
 }
 
@@ -805,14 +809,6 @@ pub fn follower_lost_by_failing_job(observation: &Observation) -> Option<LostPod
         .next()
         .cloned()
         .or_else(|| removed.next().map(|pod| loss(pod)))
-}
-
-/// Whether the pod was deleted before the Job's current start, as by a suspension. (A resume resets the Job's start time.
-/// Until the Job controller sees the resume, the Job has no start time. The two times may come from different clocks,
-/// which matters only for a pod that is lost right after the start.)
-pub(crate) fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
-    let is_before_start = |requested| job.start_time.is_none_or(|start| requested < start);
-    pod.deletion_requested.is_some_and(is_before_start)
 }
 
 /// The decision for a suspended Job, or for a Job that was resumed while pods that the suspension had stopped still

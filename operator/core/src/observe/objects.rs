@@ -127,7 +127,6 @@ impl Observed {
         };
         let is_running = !job.is_finished() && job.failing.is_none() && !job.is_deleting && !job.is_suspended;
         let others = || self.pods_of(job).filter(|other| other.name != pod.name);
-        // (For a pod that is gone, `end_of_gone` says `Removed` instead of None. Here both mean the same.)
         let ended_by_itself = !matches!(end_of(pod), None | Some(PodEnd::Removed));
         pod.was_removed()
             && !ended_by_itself

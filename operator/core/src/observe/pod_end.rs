@@ -4,6 +4,7 @@ use flux_shared::crd::v1alpha2::LostPod;
 use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::Ender;
 
+use super::job::JobSeen;
 use super::pod::{Exit, PodSeen};
 use crate::vocabulary::Reason;
 
@@ -39,12 +40,7 @@ pub enum PodEnd {
     },
 }
 
-/// How a pod that no longer exists ended. If it was last seen running, it was removed.
-pub fn end_of_gone(pod: &PodSeen) -> PodEnd {
-    end_of(pod).unwrap_or(PodEnd::Removed)
-}
-
-/// How a pod that exists ended. None: it still runs.
+/// How a pod ended. None: it still runs. (If it no longer exists, and was last seen running, it was removed.)
 pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
     if pod.has_succeeded {
         return Some(PodEnd::Succeeded);
@@ -82,13 +78,28 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
     })
 }
 
-/// How a pod of index 0 that exists ended. None: it still runs. If the lead broker is in another cluster, this pod is a
-/// follower: if it was stopped alone, the Job may replace it, so it counts as removed.
-pub fn end_of_lead(pod: &PodSeen, lead_is_elsewhere: bool) -> Option<PodEnd> {
+/// How a pod of index 0 ended. `job`: its Job. None: it still runs. (If it no longer exists, and was last seen running,
+/// it was removed.)
+///
+/// - If the lead broker is in another cluster, this pod is a follower: if it was stopped alone, the Job may replace it,
+///   so it counts as removed.
+/// - A program that a suspension stops may exit with 0, for example after a checkpoint. The Job does not count this as
+///   a success, and runs the program again when it is resumed. So the pod counts as removed.
+pub fn end_of_lead(pod: &PodSeen, job: Option<&JobSeen>, lead_is_elsewhere: bool) -> Option<PodEnd> {
+    let was_suspended = || job.is_some_and(|job| was_stopped_by_suspension(job, pod));
     match end_of(pod) {
         Some(PodEnd::FailedByItself) if lead_is_elsewhere && was_stopped_alone(pod) => Some(PodEnd::Removed),
+        Some(PodEnd::Succeeded) if !pod.has_agents_success() && was_suspended() => Some(PodEnd::Removed),
         end => end,
     }
+}
+
+/// Whether the pod was deleted before the Job's current start, as by a suspension. (A resume resets the Job's start time.
+/// Until the Job controller sees the resume, the Job has no start time. The two times may come from different clocks,
+/// which matters only for a pod that is lost right after the start.)
+pub fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
+    let is_before_start = |requested| job.start_time.is_none_or(|start| requested < start);
+    pod.deletion_requested.is_some_and(is_before_start)
 }
 
 /// Whether this follower's agent reports that the pod alone was stopped. The Job may replace it.
@@ -101,11 +112,8 @@ pub fn was_stopped_alone(pod: &PodSeen) -> bool {
 /// Whether this pod is a follower that has failed by itself, which fails the Job.
 pub fn is_follower_failed_by_itself(pod: &PodSeen) -> bool {
     pod.index > 0
-        // (For a pod that is gone, `end_of_gone` says `Removed` instead of None. Here both mean false.)
         && match end_of(pod) {
-            Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Refused) => {
-                !was_stopped_alone(pod)
-            }
+            Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Refused) => !was_stopped_alone(pod),
             Some(PodEnd::NotStarted { new_pod_may_start }) => !new_pod_may_start,
             _ => false,
         }

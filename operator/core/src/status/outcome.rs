@@ -410,7 +410,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
 /// Whether the Job fails with this pod, instead of creating another one. False for a pod of the lead that refused to
 /// run: then the loss of an earlier pod is the cause ([`of_removed_pod`]).
 fn ends_the_job(inputs: &Inputs, pod: &PodSeen) -> bool {
-    match end_of_lead(pod, inputs.spec.has_lead_elsewhere()) {
+    match end_of_lead(pod, inputs.job, inputs.spec.has_lead_elsewhere()) {
         Some(PodEnd::FailedByItself | PodEnd::NodeFailure) if pod.index == 0 => true,
         Some(PodEnd::NotStarted { new_pod_may_start }) if pod.index == 0 => !new_pod_may_start,
         _ => pod_end::is_follower_failed_by_itself(pod),

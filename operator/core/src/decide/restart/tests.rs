@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flux_shared::exit::{REPLACE, UNSEEN};
+use flux_shared::exit::{self, REPLACE, UNSEEN};
 use flux_shared::termination::Termination;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proptest::prelude::*;
@@ -98,6 +98,8 @@ struct World {
     news_of_pods: VecDeque<News<PodSeen>>,
     index: Index,
     skew: i64,
+    /// The exit code of a lead whose pod is stopped.
+    lead_stop_code: u8,
     /// How many Jobs were created, how often the program has started, and how often it has ended for good: after such
     /// an end, nothing may start.
     jobs: u32,
@@ -139,6 +141,7 @@ impl World {
             news_of_pods: VecDeque::new(),
             index: Index::default(),
             skew: 0,
+            lead_stop_code: exit::of_signal(15),
             jobs: 0,
             starts: 0,
             final_ends: 0,
@@ -428,27 +431,37 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// The code of a program that SIGTERM ends, or of one that traps it, as for a checkpoint.
+fn lead_stop_code() -> impl Strategy<Value = u8> {
+    prop_oneof![Just(exit::of_signal(15)), Just(0)]
+}
+
 /// The world after these events, once everything has settled. It stops at the first violation.
 fn played(backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
     played_with_size(SIZE, backoff_limit, max_restarts, events)
 }
 
 fn played_with_size(size: u32, backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
-    let mut world = World::new(size, backoff_limit, max_restarts);
-    for event in events {
-        world.happen(*event);
-        world.check();
-        if world.violation.is_some() {
-            return world;
+    World::new(size, backoff_limit, max_restarts).played(events)
+}
+
+impl World {
+    fn played(mut self, events: &[Event]) -> World {
+        for event in events {
+            self.happen(*event);
+            self.check();
+            if self.violation.is_some() {
+                return self;
+            }
         }
+        self.settle();
+        self.check();
+        let left = self.all_active();
+        if previous_status::is_finished(&self.status.1) && !left.is_empty() {
+            self.record_violation(format!("pods outlive the MiniCluster's end: {left:?}"));
+        }
+        self
     }
-    world.settle();
-    world.check();
-    let left = world.all_active();
-    if previous_status::is_finished(&world.status.1) && !left.is_empty() {
-        world.record_violation(format!("pods outlive the MiniCluster's end: {left:?}"));
-    }
-    world
 }
 
 proptest! {
@@ -459,9 +472,10 @@ proptest! {
         size in 1..=SIZE,
         backoff_limit in 0..3,
         max_restarts in 0..2,
+        lead_stop_code in lead_stop_code(),
         events in proptest::collection::vec(event(), 0..120),
     ) {
-        let world = played_with_size(size, backoff_limit, max_restarts, &events);
+        let world = World { lead_stop_code, ..World::new(size, backoff_limit, max_restarts) }.played(&events);
         prop_assert_eq!(&world.violation, &None);
         let is_over = previous_status::is_finished(&world.status.1);
         prop_assert!(is_over || world.running_lead().is_some(), "it waits for ever: {:#?} {:#?} {:#?}", world.job, world.pods, world.status);
@@ -474,13 +488,14 @@ proptest! {
     #[test]
     fn suspension_never_ends_a_minicluster(
         size in 1..=SIZE,
+        lead_stop_code in lead_stop_code(),
         events in proptest::collection::vec(prop_oneof![
             2 => any::<bool>().prop_map(Event::Suspend),
             4 => Just(Event::Kubelets), 5 => Just(Event::Controller), 5 => Just(Event::NewsOfJobs), 5 => Just(Event::NewsOfPods),
             5 => Just(Event::Operator(9)), 1 => Just(Event::NewOperator(600)),
         ], 0..120),
     ) {
-        let mut world = World::new(size, 0, 0);
+        let mut world = World { lead_stop_code, ..World::new(size, 0, 0) };
         for event in &events {
             // The pod that fails the Job may be gone before a new operator sees it. Then nobody knows why it was stopped.
             let is_failing = world.job.as_ref().is_some_and(|job| job.seen.failing.is_some());

@@ -1060,27 +1060,42 @@ fn valid_follows_the_spec_beside_a_given_up_job() {
 #[test]
 fn lead_stopped_before_a_resume_has_no_exit_code() {
     let mut observation = observation(&format!("size: 1\narchive: {{path: /state/a.tgz}}\n{WITH_POST}"));
-    let termination = Termination {
-        snippet: Some("post".into()),
-        snippet_code: Some(3),
-        ..Termination::new(Ender::Stop, 143)
-    };
-    let stopped = PodSeen {
-        is_deleting: true,
-        deletion_requested: Some(at("2026-01-01T00:05:00Z")),
-        ..with_termination(0, termination)
-    };
     observation.job = Some(JobSeen {
         start_time: Some(at("2026-01-01T00:05:05Z")),
         ..job(1)
     });
-    observation.pods = vec![stopped];
-    let status = observation.status();
-    assert_eq!(
-        (status.exit_code, status.phase.as_deref()),
-        (None, Some("Pending"))
-    );
-    for type_ in ["ArchiveSaved", "PostSucceeded"] {
-        assert_eq!(condition(&status, type_), None);
+    for (code, is_gone) in [(143, false), (143, true), (0, false), (0, true)] {
+        let termination = Termination {
+            snippet: Some("post".into()),
+            snippet_code: Some(3),
+            ..Termination::new(Ender::Stop, code)
+        };
+        let stopped = PodSeen {
+            is_deleting: true,
+            deletion_requested: Some(at("2026-01-01T00:05:00Z")),
+            has_succeeded: code == 0,
+            ..with_termination(0, termination)
+        };
+        (observation.pods, observation.gone) = if is_gone {
+            (vec![pod(0)], vec![stopped])
+        } else {
+            (vec![stopped], Vec::new())
+        };
+        let status = observation.status();
+        let message = status.message.as_deref().unwrap_or_default();
+        assert!(!message.contains("exit code"), "{code} {is_gone}: {message}");
+        assert_eq!(status.exit_code, None, "{code} {is_gone}");
+        assert_ne!(status.phase.as_deref(), Some("Running"), "{code} {is_gone}");
+        for type_ in ["ArchiveSaved", "PostSucceeded"] {
+            assert_eq!(condition(&status, type_), None, "{code} {is_gone}");
+        }
     }
+    // The Job was deleted after a success: another one represents it here, without a start time.
+    observation.job = Some(JobSeen {
+        complete: true_condition("Completed", ""),
+        start_time: None,
+        ..job(1)
+    });
+    observation.pods = Vec::new();
+    assert_eq!(observation.status().exit_code, Some(0));
 }

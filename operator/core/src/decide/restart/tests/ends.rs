@@ -362,6 +362,56 @@ fn success_of_a_lead_that_a_suspension_deleted_is_the_end() {
     );
 }
 
+/// The Job does not count that end as a success, and runs the program again when it is resumed.
+#[test]
+fn exit_code_0_of_a_suspended_program_is_no_success() {
+    let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+    let stopped = PodSeen {
+        is_deleting: true,
+        deletion_requested: time("2025-12-31T23:00:00Z"),
+        has_succeeded: true,
+        ..ended(0, by(Ender::Stop, 0))
+    };
+    let lost = PodSeen {
+        name: "mc-0-next".into(),
+        trouble: Some(Box::new(Trouble {
+            reason: "Evicted".into(),
+            is_disruption: true,
+            ..Trouble::default()
+        })),
+        ..ended(0, by(Ender::Stop, 143))
+    };
+    let mut seen = Seen::of(job(), vec![lost]);
+    seen.job.start_time = time("2025-12-31T23:30:00Z");
+    seen.status.job_uid = Some("job".into());
+    let reason = |observation: &Observation| match decide(observation) {
+        Decision::Restart { reason, .. } => reason,
+        other => panic!("{other:?}"),
+    };
+    let with_job = Observation {
+        gone: vec![&stopped],
+        ..seen.observation()
+    };
+    assert_eq!(reason(&with_job), "LeadLost");
+    let without_job = Observation {
+        job: None,
+        last_job: Some(&seen.job),
+        gone: vec![&stopped],
+        ..seen.observation()
+    };
+    assert_eq!(reason(&without_job), "JobDeleted");
+    // A deletion during this start, such as a drain: the Job counts the pod, and completes.
+    let drained = PodSeen {
+        deletion_requested: time("2025-12-31T23:45:00Z"),
+        ..stopped.clone()
+    };
+    let drained = Observation {
+        gone: vec![&drained],
+        ..seen.observation()
+    };
+    assert_eq!(decide(&drained), Decision::Continue);
+}
+
 #[test]
 fn end_of_a_lead_that_another_container_keeps_is_the_end() {
     let kept = |code: u8| PodSeen {

@@ -227,3 +227,32 @@ fn lead_stopped_before_resume_uses_no_restart() {
     assert_eq!(world.status.1.backoff_limit_used, 0);
     assert_eq!(world.jobs, 2, "the first one has failed");
 }
+
+/// A program that traps SIGTERM, saves a checkpoint and exits with 0 runs again after a suspension, and can then be lost.
+#[test]
+fn program_that_exits_0_in_a_suspension_can_still_restart() {
+    for event in [Event::Evict(0), Event::Kill(0), Event::DeleteJob] {
+        let mut world = World {
+            lead_stop_code: 0,
+            ..World::new(1, 1, 0)
+        };
+        let suspended = [
+            Event::NewsOfPods,
+            Event::Suspend(true),
+            Event::Controller,
+            Event::Kubelets,
+        ];
+        for event in once_running(&suspended) {
+            world.happen(event);
+        }
+        world.settle();
+        assert_eq!((world.starts, world.jobs), (2, 1), "{event:?}");
+        world.lead_stop_code = exit::of_signal(15);
+        world.happen(event);
+        world.settle();
+        assert_eq!(world.violation, None, "{event:?}");
+        assert!(world.running_lead().is_some(), "{event:?}: {:#?}", world.status);
+        assert_eq!((world.starts, world.jobs), (3, 2), "{event:?}");
+        assert_eq!(world.status.1.backoff_limit_used, 1, "{event:?}");
+    }
+}

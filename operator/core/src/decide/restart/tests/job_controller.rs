@@ -55,9 +55,9 @@ impl World {
                 }
                 self.tell_pod(&name);
             } else if pod.seen.is_deleting || pod.seen.end_requested.is_some() {
-                // A stopped lead ends as by SIGTERM (128 + 15). A stopped follower asks for a replacement.
+                // A stopped follower asks for a replacement.
                 let code = if pod.seen.index == 0 {
-                    exit::of_signal(15)
+                    self.lead_stop_code
                 } else {
                     exit::REPLACE
                 };
