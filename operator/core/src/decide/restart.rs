@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | the lead's pod was removed before its program had ended, or never started | within `backoffLimit` |
 //! | the job failed because a follower was removed | within `maxRestarts` |
-//! | somebody deleted the Job | within `backoffLimit` |
+//! | somebody deleted the Job | within `backoffLimit`; never if it waited in a queue |
 //! | the Job counted pods that a suspension stopped as failed | without a limit |
 //! | the lead ended by itself (even if its pod was removed later), or with success | never |
 //!
@@ -403,6 +403,14 @@ fn decide_without_job(observation: &Observation) -> Decision {
             message: MAY_HAVE_ENDED.into(),
         };
     }
+    // Kueue may delete a Job that it admits no more. Another one would queue, and perhaps run, again and again.
+    let waited_in_queue = |last: &JobSeen| last.uid == uid && last.is_suspended && last.queue.is_some();
+    if observation.last_job.is_some_and(waited_in_queue) {
+        return Decision::Ended {
+            reason: Reason::JobDeleted.into(),
+            message: DELETED_IN_QUEUE.into(),
+        };
+    }
     let message = "the Job was deleted before it had finished".to_owned();
     restart_or_end(
         observation,
@@ -419,6 +427,8 @@ fn decide_without_job(observation: &Observation) -> Decision {
 
 /// The message if this operator has seen neither the deleted Job nor a pod of its lead. The program may have succeeded.
 const DELETED_UNSEEN: &str = "the Job and its pods were deleted while no operator ran, so whether the program had ended is unknown, and it is not restarted: delete the MiniCluster and apply it again to run it";
+/// The message if the deleted Job was suspended by its queue.
+const DELETED_IN_QUEUE: &str = "the Job was deleted while it waited in its queue, by Kueue (objectRetentionPolicies) or by a person, so it is not recreated: delete the MiniCluster and apply it again to run it";
 /// The message if a lead's pod replaces a failed one whose end this operator has not seen.
 const MAY_HAVE_ENDED: &str = "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
 

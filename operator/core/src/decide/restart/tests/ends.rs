@@ -509,6 +509,60 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     assert_eq!(decided_after_deletion(vec![&follower]), Decision::Wait);
 }
 
+/// Kueue deletes a Job that it has deactivated if `objectRetentionPolicies` says so. Another Job would queue again.
+#[test]
+fn job_that_was_deleted_in_its_queue_is_not_restarted() {
+    let status = MiniClusterStatus {
+        job_uid: Some("job".into()),
+        ..MiniClusterStatus::default()
+    };
+    let stopped = PodSeen {
+        is_deleting: true,
+        deletion_requested: Some("2025-12-31T23:00:00Z".parse().unwrap()),
+        ..ended(0, by(Ender::Stop, 143))
+    };
+    let waiting = JobSeen {
+        queue: Some("team".into()),
+        is_suspended: true,
+        ..job()
+    };
+    let admitted = JobSeen {
+        is_suspended: false,
+        ..waiting.clone()
+    };
+    let suspended_by_hand = JobSeen {
+        queue: None,
+        ..waiting.clone()
+    };
+    for (last, has_run, is_restarted) in [
+        (&waiting, true, false),
+        (&waiting, false, false),
+        (&admitted, true, true),
+        (&suspended_by_hand, true, true),
+        (&suspended_by_hand, false, true),
+    ] {
+        let decision = decide(&Observation {
+            status: &status,
+            is_spec_valid: true,
+            backoff_limit: 3,
+            max_restarts: 0,
+            lead_is_elsewhere: false,
+            restarts_on_failure: false,
+            job: None,
+            last_job: Some(last),
+            pods: Vec::new(),
+            gone: has_run.then_some(&stopped).into_iter().collect(),
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+        });
+        let reason = match &decision {
+            Decision::Restart { reason, .. } if is_restarted => reason,
+            Decision::Ended { reason, .. } if !is_restarted => reason,
+            other => panic!("{last:?} {has_run}: {other:?}"),
+        };
+        assert_eq!(reason, "JobDeleted");
+    }
+}
+
 /// When a Job fails, the Job controller deletes its pods, and with them their logs.
 #[test]
 fn pods_keep_their_logs_when_a_snippet_of_another_fails() {
