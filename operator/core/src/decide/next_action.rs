@@ -118,7 +118,7 @@ pub fn decide(
     // A queue that evicts a partly admitted Job resets it to the size that the queue has recorded. That size may be
     // out of date.
     let is_reset_by_queue = job.waits_in().is_some() && job.completions != size;
-    let differs = is_reset_by_queue || (!is_applied && !wanted.is_held(job));
+    let differs = is_reset_by_queue || (!is_applied && !job.has_size_of_queue());
     // Without `minSize`, the command waits for as many brokers as the pods read in the ConfigMap. The ConfigMap stays
     // as it is while pods run, if somebody else has set the Job's size, and if the Job lacks the annotation with the
     // number (`initial_size` is None). With `maxSize`, more brokers may come later, so the command does not wait for
@@ -910,6 +910,19 @@ mod tests {
             elastic(decide("size: 3", &none, Some(admitted.clone()), false)),
             None
         );
+        // The Job was created without a queue. Kueue added the namespace's default one, and admitted a part of the Job.
+        let partly_admitted = JobSeen {
+            rendered_hash: Some(
+                Elastic {
+                    size: 4,
+                    suspend: Some(false),
+                }
+                .hash(),
+            ),
+            ..admitted.clone()
+        };
+        let spec = "size: 4\nminSize: 2\nsuspend: false";
+        assert_eq!(elastic(decide(spec, &none, Some(partly_admitted), false)), None);
         let evicted = JobSeen {
             is_suspended: true,
             ..admitted

@@ -209,6 +209,11 @@ impl JobSeen {
         }
     }
 
+    /// Whether a queue has admitted it with a number of pods that cannot change while it runs.
+    pub fn has_size_of_queue(&self) -> bool {
+        self.queue.is_some() && !self.is_elastic && !self.is_suspended
+    }
+
     /// When it completed or failed. None: it has not, or the time is unknown.
     pub fn end_time(&self) -> Option<Timestamp> {
         let condition = self.complete.as_ref().or(self.failed.as_ref())?;

@@ -36,11 +36,10 @@ impl Elastic {
     /// (`JobSeen::is_elastic`). False also if this size was applied before: then the Job has it, or the size to which
     /// the queue has changed it.
     pub fn is_held(self, job: &JobSeen) -> bool {
-        let is_admitted = job.queue.is_some() && !job.is_elastic && !job.is_suspended;
         // The hash also covers `suspend`, whose value at that time is not known: all three are tried.
         let is_applied =
             |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
-        is_admitted && ![None, Some(true), Some(false)].into_iter().any(is_applied)
+        job.has_size_of_queue() && ![None, Some(true), Some(false)].into_iter().any(is_applied)
     }
 
     /// Hash of these fields. It is compared with the Job's annotation, not with the Job's fields: the operator must not
