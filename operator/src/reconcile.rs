@@ -741,6 +741,7 @@ fn new_status(
         gone: job
             .map(|job| observed.gone_leads_of(job).collect())
             .unwrap_or_default(),
+        services_pod: observed.services_pod_of(&target.uid),
         obstacle,
         nodes_mount_images: nodes == ViewNodes::Mount,
         copied_for: copied_for.as_deref(),

@@ -11,10 +11,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flux_shared::crd::v1alpha2::LostPod;
+use flux_shared::queueing::QUEUE_NAME;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::labels;
+use crate::vocabulary::Reason;
 use pod_end::loss;
 use storage::OwnedVolume;
 
@@ -113,6 +115,10 @@ pub struct ServicesPodSeen {
     /// It ran, was evicted, and stays in the API server as a failed pod. The operator then recreates it. (A pod that
     /// its node never started does not count: it would be recreated again and again.)
     pub was_evicted: bool,
+    /// A scheduling gate holds it. Kueue gates pods that it takes for Jobs of their own.
+    pub is_gated: bool,
+    /// The queue in its label, which Kueue may have added.
+    pub queue: Option<String>,
 }
 
 /// Kinds of objects that the index keeps for each MiniCluster.
@@ -356,6 +362,14 @@ impl Index {
                 controller_uid: controller_uid(metadata).map(str::to_owned),
                 is_deleting: seen.is_deleting,
                 was_evicted: seen.has_ended && !seen.is_deleting && seen.exit.is_some() && seen.was_evicted(),
+                is_gated: seen
+                    .trouble
+                    .as_ref()
+                    .is_some_and(|trouble| trouble.reason == Reason::SchedulingGated),
+                queue: metadata
+                    .labels
+                    .as_ref()
+                    .and_then(|all| all.get(QUEUE_NAME).cloned()),
             };
             let mut state = self.state();
             let stored = &mut state.observed_mut(&key).services_pod;

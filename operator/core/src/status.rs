@@ -17,6 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::decide::restart;
 use crate::labels;
+use crate::observe::ServicesPodSeen;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{Exit, PodSeen, Trouble};
 use crate::observe::pod_end::{PodEnd, end_of_lead, was_stopped_by_suspension};
@@ -72,6 +73,8 @@ pub struct Inputs<'a> {
     pub pods: Vec<&'a PodSeen>,
     /// Lead pods of the Job that no longer exist, as last seen.
     pub gone: Vec<&'a PodSeen>,
+    /// The services pod, if it is the MiniCluster's own.
+    pub services_pod: Option<&'a ServicesPodSeen>,
     /// Why this reconcile could not be completed, if so.
     pub obstacle: Option<&'a Obstacle>,
     /// Whether every node that the pods may use is known to support image volumes.

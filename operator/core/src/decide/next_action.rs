@@ -8,7 +8,7 @@ use crate::decide::{remaining, restart};
 use crate::observe::job::JobSeen;
 use crate::observe::pod_end::{PodEnd, end_of, end_of_lead};
 use crate::observe::service::ServiceSeen;
-use crate::observe::{Key, Observed, ServicesPodSeen};
+use crate::observe::{Key, Observed};
 use crate::previous_status;
 use crate::render::elastic::Elastic;
 use crate::render::{RenderFacts, spec_hash};
@@ -241,18 +241,12 @@ fn is_to_be_replaced(status: &MiniClusterStatus, job: &JobSeen, observed: &Obser
 /// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the
 /// queue has stopped it.
 fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
-    match own_services_pod(observed, uid) {
+    match observed.services_pod_of(uid) {
         Some(pod) if pod.is_deleting => ServicesPod::Stays,
         Some(pod) if job.is_suspended || pod.was_evicted => ServicesPod::Delete(pod.uid.clone()),
         None if !job.is_suspended && !cluster.services.is_empty() => ServicesPod::Create,
         _ => ServicesPod::Stays,
     }
-}
-
-/// The services pod, if it is the MiniCluster's own.
-fn own_services_pod<'a>(observed: &'a Observed, uid: &str) -> Option<&'a ServicesPodSeen> {
-    let services_pod = observed.services_pod.as_ref()?;
-    (services_pod.controller_uid.as_deref() == Some(uid)).then_some(services_pod)
 }
 
 /// The uid of the services pod that has to be deleted because the MiniCluster has ended: it would run forever. It is
@@ -270,7 +264,7 @@ pub fn services_pod_to_end(
     if pods.any(|pod| end_of(pod).is_none() && !pod.is_on_silent_node) {
         return None;
     }
-    let services_pod = own_services_pod(observed, &target.uid)?;
+    let services_pod = observed.services_pod_of(&target.uid)?;
     (!services_pod.is_deleting).then(|| services_pod.uid.clone())
 }
 
@@ -364,6 +358,7 @@ pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::ServicesPodSeen;
     use crate::observe::pod::{Exit, PodSeen};
     use crate::testing;
     use flux_shared::crd::v1alpha2::ConditionStatus;
@@ -1025,6 +1020,8 @@ mod tests {
                 controller_uid: Some(owner.to_owned()),
                 is_deleting: false,
                 was_evicted,
+                is_gated: false,
+                queue: None,
             });
             let job = JobSeen {
                 is_suspended: suspended,
@@ -1085,6 +1082,8 @@ mod tests {
                     controller_uid: Some(owner.to_owned()),
                     is_deleting,
                     was_evicted: false,
+                    is_gated: false,
+                    queue: None,
                 }),
                 ..Observed::default()
             };

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::job::JobSeen;
 use super::pod::PodSeen;
 use super::pod_end::{PodEnd, end_of, is_follower_failed_by_itself};
-use super::{Kind, Observed};
+use super::{Kind, Observed, ServicesPodSeen};
 
 /// Most deleted lead pods that are remembered.
 const LEADS_KEPT: usize = 4;
@@ -185,6 +185,13 @@ impl Observed {
     /// Whether a container of the Job was ever started, or a pod of it has ended.
     pub fn has_begun(&self, job: &JobSeen) -> bool {
         job.has_ended_pods || self.pods_of(job).any(|pod| pod.has_begun)
+    }
+
+    /// The services pod, if the MiniCluster with this uid controls it.
+    pub fn services_pod_of(&self, uid: &str) -> Option<&ServicesPodSeen> {
+        self.services_pod
+            .as_ref()
+            .filter(|pod| pod.controller_uid.as_deref() == Some(uid))
     }
 
     /// The lead pods of this Job that are gone.

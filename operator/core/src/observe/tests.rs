@@ -308,3 +308,31 @@ fn services_pod_counts_as_evicted_and_not_when_it_failed() {
         "phase": "Failed", "conditions": disrupted, "containerStatuses": ended(137),
     })));
 }
+
+#[test]
+fn services_pod_keeps_its_queue_and_whether_it_is_gated() {
+    let pod = |is_gated: bool| {
+        let conditions = if is_gated {
+            serde_json::json!([{ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated" }])
+        } else {
+            serde_json::json!([])
+        };
+        let labels = serde_json::json!({ (labels::SERVICES_OF): "mc", (QUEUE_NAME): "default" });
+        let pod = serde_json::json!({
+            "metadata": { "name": "mc-services", "namespace": "ns", "uid": "pod", "labels": labels },
+            "spec": {}, "status": { "phase": "Pending", "conditions": conditions },
+        });
+        let pod: pod::PodStatusObject = serde_json::from_value(pod).unwrap();
+        let index = Index::default();
+        index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
+        let services_pod = index
+            .observed(&Key::new("ns", "mc"))
+            .services_pod
+            .clone()
+            .unwrap();
+        (services_pod.is_gated, services_pod.queue)
+    };
+    for is_gated in [true, false] {
+        assert_eq!(pod(is_gated), (is_gated, Some("default".into())));
+    }
+}

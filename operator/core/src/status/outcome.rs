@@ -35,7 +35,7 @@ impl Outcome {
 }
 
 /// The first of these that applies: a restart in progress, the job's end, an invalid spec, an obstacle, the queue, a
-/// suspension, a lost node, too small a size, trouble with a pod, a failed pod, a warning event.
+/// suspension, a lost node, too small a size, trouble with a pod, a failed pod, a warning event, a gated services pod.
 pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(restart) = pending_restart(inputs) {
         return restarting(inputs, restart);
@@ -92,7 +92,22 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
         .map(|trouble| with_steady_reason(trouble, inputs.previous))
         .or_else(|| failed_while_incomplete(inputs, summary))
         .or_else(outcome_of_warning)
+        .or_else(|| gated_services_pod(inputs))
         .unwrap_or_default()
+}
+
+/// The outcome if a scheduling gate holds the services pod. To Kueue, this pod is not a part of the Job.
+fn gated_services_pod(inputs: &Inputs) -> Option<Outcome> {
+    let pod = inputs
+        .services_pod
+        .filter(|pod| pod.is_gated && !pod.is_deleting)?;
+    Some(match &pod.queue {
+        Some(queue) => queued(&format!("{queue} for the services pod"), None),
+        None => Outcome::new(
+            Reason::SchedulingGated,
+            "a scheduling gate holds the services pod. If it is Kueue's, name a queue in spec.servicesPodTemplate (metadata.labels, kueue.x-k8s.io/queue-name)",
+        ),
+    })
 }
 
 /// The outcome without a change from ErrImagePull to ImagePullBackOff or back: the kubelet alternates between these two

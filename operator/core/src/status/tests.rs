@@ -6,6 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{CheckedSpec, Inputs, Obstacle, compute, image_volume_failed, is_finished};
 use crate::decide::restart;
+use crate::observe::ServicesPodSeen;
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::{Exit, FailedInit, PodSeen, PodSpecPart, Trouble};
 use crate::observe::storage::DiskSeen;
@@ -101,6 +102,7 @@ struct Observation {
     job: Option<JobSeen>,
     pods: Vec<PodSeen>,
     gone: Vec<PodSeen>,
+    services_pod: Option<ServicesPodSeen>,
     obstacle: Option<Obstacle>,
     problems: Vec<Problem>,
     disks: Option<Vec<DiskSeen>>,
@@ -118,6 +120,7 @@ fn observation(spec: &str) -> Observation {
         job: None,
         pods: Vec::new(),
         gone: Vec::new(),
+        services_pod: None,
         obstacle: None,
         problems: Vec::new(),
         disks: None,
@@ -146,6 +149,7 @@ impl Observation {
             spec_hash: self.spec_hash,
             pods: self.pods.iter().collect(),
             gone: self.gone.iter().collect(),
+            services_pod: self.services_pod.as_ref(),
             nodes_mount_images: false,
             copied_for: self.copied_for.as_deref(),
             obstacle: self.obstacle.as_ref(),

@@ -192,3 +192,38 @@ fn failed_pull_keeps_one_reason_while_the_kubelet_alternates() {
         );
     }
 }
+
+/// Kueue's pod integration takes the services pod for a Job of its own.
+#[test]
+fn gated_services_pod_is_reported_with_its_queue() {
+    let mut observation = observation("size: 1\nservices: [{image: db, name: db}]");
+    observation.job = Some(job(1));
+    observation.pods = vec![ready(0)];
+    let gated = |is_gated: bool, queue: Option<&str>| {
+        Some(ServicesPodSeen {
+            uid: "services".into(),
+            controller_uid: Some("uid".into()),
+            is_deleting: false,
+            was_evicted: false,
+            is_gated,
+            queue: queue.map(str::to_owned),
+        })
+    };
+    observation.services_pod = gated(true, Some("default"));
+    let status = observation.status();
+    assert_eq!(
+        (status.reason.as_deref(), status.message.as_deref()),
+        (
+            Some("Queued"),
+            Some("waits in queue default for the services pod")
+        )
+    );
+    assert!(is(&status, "Ready"), "the brokers run: {status:#?}");
+    observation.services_pod = gated(true, None);
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("SchedulingGated"));
+    let message = status.message.unwrap_or_default();
+    assert!(message.contains("spec.servicesPodTemplate"), "{message}");
+    observation.services_pod = gated(false, Some("default"));
+    assert_eq!(observation.status().reason, None);
+}
