@@ -160,9 +160,12 @@ async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Fail
 /// The latest pod of this index, if its runner (the container that runs Flux) is running. Otherwise an error.
 pub async fn running_pod(target: &Target, name: &str, index: u32) -> Result<Pod, Failure> {
     let cluster = target.cluster(name).await?;
-    let pods = target.pods_of(&cluster).await?;
-    match observed::latest_of(index, pods.iter()).filter(|pod| observed::is_running(pod)) {
-        Some(pod) => Ok(pod.clone()),
+    match target
+        .pod_of_index(&cluster, index)
+        .await?
+        .filter(observed::is_running)
+    {
+        Some(pod) => Ok(pod),
         None => {
             let phase = cluster
                 .status
@@ -372,6 +375,29 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusCause, StatusDetails};
 
     use super::*;
+    use crate::testing::{self, answering, in_other};
+
+    #[tokio::test]
+    async fn only_the_pods_of_the_index_are_listed() {
+        let (target, requests) = in_other(answering(|request| {
+            testing::Answer::Json(
+                200,
+                if request.contains("/pods?") {
+                    json!({ "metadata": {}, "items": [] })
+                } else {
+                    json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+                        "metadata": { "name": "mc" }, "spec": { "containers": [] } })
+                },
+            )
+        }));
+        let failure = running_pod(&target, "mc", 3).await.unwrap_err().to_string();
+        assert!(failure.contains("why mc -n other`"), "{failure}");
+        let requests = requests.lock().unwrap();
+        assert!(
+            requests.iter().any(|it| it.contains("job-completion-index%3D3")),
+            "{requests:?}"
+        );
+    }
 
     fn ended(code: &str) -> Option<Status> {
         let cause = StatusCause {

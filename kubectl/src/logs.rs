@@ -4,7 +4,7 @@ mod resume;
 
 use std::time::Duration;
 
-use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
 use futures::{AsyncBufReadExt, AsyncReadExt, StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -87,25 +87,21 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
         wait_for_start(target, args).await?;
     }
     let name = &args.name;
+    let none = |what: &str| {
+        let why = target.access.command("why", name);
+        Failure::Message(format!("{name} has {what}: {why} says why"))
+    };
+    if !args.all {
+        let index = args.index;
+        let (_, pod) = find(target, args).await?;
+        let pod = pod.ok_or_else(|| none(&format!("no pod with index {index}")))?;
+        return print_one(target, &pod, args).await.map(|()| 0);
+    }
     let mut pods = target.pods_of(&target.cluster(name).await?).await?;
     if pods.is_empty() {
-        let cause = format!(
-            "{name} has no pods: {} says why",
-            target.access.command("why", name)
-        );
-        return Err(Failure::Message(cause));
+        return Err(none("no pods"));
     }
     pods.sort_by_key(|pod| (observed::index(pod), observed::created(pod)));
-    if !args.all {
-        pods.retain(|pod| observed::index(pod) == Some(args.index));
-        let Some(latest) = pods.pop() else {
-            return Err(Failure::Message(format!(
-                "no pod with index {} in {}",
-                args.index, args.name
-            )));
-        };
-        return print_one(target, &latest, args).await.map(|()| 0);
-    }
     let prints = pods
         .iter()
         .filter_map(|pod| Some(print_with_index(target, pod, observed::index(pod)?, args)));
@@ -127,16 +123,23 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Waits until the pod has a log to follow, or the MiniCluster has finished without one.
+/// Waits until the pod has a log to follow, or the MiniCluster has finished without one. Once the API server has
+/// answered, it may be away for any length of time.
 async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
-    let mut obstacles = Obstacles::default();
+    let (mut obstacles, mut has_answered, mut is_away) = (Obstacles::default(), false, false);
     loop {
-        let cluster = target.cluster(&args.name).await?;
-        let pods = target.pods_of(&cluster).await?;
-        if observed::latest_of(args.index, pods.iter())
-            .and_then(observed::started)
-            .is_some()
-        {
+        let (cluster, pod) = match find(target, args).await {
+            Err(failure) if has_answered && failure.may_pass() => {
+                if !std::mem::replace(&mut is_away, true) {
+                    screen::tell(&format!("{failure}; retrying"));
+                }
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                continue;
+            }
+            found => found?,
+        };
+        (has_answered, is_away) = (true, false);
+        if pod.as_ref().and_then(observed::started).is_some() {
             return Ok(());
         }
         let status = cluster.status;
@@ -158,6 +161,13 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
         }
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
+}
+
+/// The MiniCluster, and the pod of `--index` if there is one.
+async fn find(target: &Target, args: &Args) -> Result<(MiniCluster, Option<Pod>), Failure> {
+    let cluster = target.cluster(&args.name).await?;
+    let pod = target.pod_of_index(&cluster, args.index).await?;
+    Ok((cluster, pod))
 }
 
 /// Name of the container of `--container`, else of the one that runs Flux.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::connect;
 use crate::failure::{self, Failure};
-use crate::observed::{self, RunnerStart, Snapshot, lead_of};
+use crate::observed::{self, RunnerStart, Snapshot};
 use crate::target::Target;
 
 /// Most attempts to stop a MiniCluster, and the time between two of them.
@@ -147,8 +147,8 @@ impl Attempts<'_> {
             let was_asked = self.asked.is_some();
             return Ok(Some(if was_asked { Way::ShutDown } else { Way::HadEnded }));
         }
-        let pods = target.pods_of(&cluster).await?;
-        let lead = lead_of(pods.iter());
+        let lead = target.pod_of_index(&cluster, 0).await?;
+        let lead = lead.as_ref();
         if let Some(asked) = &self.asked
             && lead.is_none_or(|lead| observed::is_over(lead, asked))
         {

@@ -170,11 +170,23 @@ impl Target {
         Ok(pods)
     }
 
+    /// As `pods_of`, the latest pod of this index only. There may be thousands of others, so they are not listed.
+    pub async fn pod_of_index(&self, cluster: &MiniCluster, index: u32) -> Result<Option<Pod>, Failure> {
+        let name = cluster.name_any();
+        let selector = format!("{},{}={index}", selector(&name), labels::COMPLETION_INDEX);
+        let mut pods = self.list_pods(&name, &selector).await?;
+        pods.retain(|pod| observed::belongs_to(pod, cluster));
+        Ok(observed::latest_of(index, pods.iter()).cloned())
+    }
+
     /// The pods of the brokers of all MiniClusters with this name: also of earlier ones, and of one that has no status
     /// yet.
     pub async fn pods_named(&self, name: &str) -> Result<Vec<Pod>, Failure> {
-        let selector = ListParams::default().labels(&selector(name));
-        let pods = self.pods().list(&selector).await;
+        self.list_pods(name, &selector(name)).await
+    }
+
+    async fn list_pods(&self, name: &str, selector: &str) -> Result<Vec<Pod>, Failure> {
+        let pods = self.pods().list(&ListParams::default().labels(selector)).await;
         Ok(pods
             .map_err(Failure::call(format!("list the pods of {name}")))?
             .items)

@@ -91,19 +91,15 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
         is_over: failure::is_code(&error, 404),
         why: Failure::call(format!("get MiniCluster {name}"))(error),
     })?;
-    let pods = target.pods_of(&cluster).await?;
-    let lead = observed::lead_of(pods.iter()).filter(|lead| observed::is_running(lead));
+    let lead = target.pod_of_index(&cluster, 0).await?;
+    let lead = lead.filter(observed::is_running);
     let lead = lead_to_ask(&target.access, name, cluster, lead)?;
-    Ok((lead.clone(), ask(target, name, lead).await?))
+    let usage = ask(target, name, &lead).await?;
+    Ok((lead, usage))
 }
 
 /// The lead, if it can be asked for the usage. `lead`: the lead if it runs.
-fn lead_to_ask<'a>(
-    access: &Access,
-    name: &str,
-    cluster: MiniCluster,
-    lead: Option<&'a Pod>,
-) -> Result<&'a Pod, NoUsage> {
+fn lead_to_ask(access: &Access, name: &str, cluster: MiniCluster, lead: Option<Pod>) -> Result<Pod, NoUsage> {
     let snapshot = Snapshot {
         cluster: Some(cluster),
         ..Snapshot::default()
@@ -248,7 +244,7 @@ mod tests {
             namespace: Some("other".into()),
             ..Access::default()
         };
-        lead_to_ask(&access, "mc", cluster.unwrap(), lead.as_ref())
+        lead_to_ask(&access, "mc", cluster.unwrap(), lead)
             .err()
             .map(|no_usage| (no_usage.why.to_string(), no_usage.is_over))
     }

@@ -1,9 +1,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::SignedDuration;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Answer, Log, LogEnd, answering, failed, server};
+use crate::testing::{Answer, Log, LogEnd, answering, failed, in_other, server};
 
 fn args() -> Args {
     Args {
@@ -133,16 +133,97 @@ async fn follow_outlasts_a_restart_of_the_kubelet() {
     }
 }
 
+/// A MiniCluster with the pods of `with_index`.
+fn cluster() -> Value {
+    json!({
+        "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+        "metadata": { "name": "mc", "uid": "c" }, "spec": { "size": 2, "containers": [] },
+        "status": { "jobUid": "j" },
+    })
+}
+
+fn with_index(index: &str) -> Value {
+    let mut pod = serde_json::to_value(ended_pod()).unwrap();
+    pod["metadata"]["name"] = format!("mc-{index}").into();
+    pod["metadata"]["labels"] = json!({
+        "batch.kubernetes.io/job-completion-index": index, "batch.kubernetes.io/controller-uid": "j",
+    });
+    pod
+}
+
+/// The API server is away for a while before the pod starts. The pods of other indices are not listed.
+#[tokio::test(start_paused = true)]
+async fn follow_waits_for_its_pod_through_an_outage() {
+    let begin = Instant::now();
+    let (target, requests) = answering(move |request| {
+        let seconds = begin.elapsed().as_secs();
+        if (5..35).contains(&seconds) {
+            return failed(503);
+        }
+        if request.contains("/log?") {
+            return Answer::Log(whole(LINE));
+        }
+        Answer::Json(
+            200,
+            if request.contains("/pods?") {
+                let pods = if seconds < 5 {
+                    vec![]
+                } else {
+                    vec![with_index("1")]
+                };
+                json!({ "metadata": {}, "items": pods })
+            } else if request.contains("/pods/") {
+                with_index("1")
+            } else {
+                cluster()
+            },
+        )
+    });
+    let args = Args {
+        index: 1,
+        all: false,
+        follow: true,
+        ..args()
+    };
+    assert_eq!(run(&target, &args).await.unwrap(), 0);
+    let requests = requests.lock().unwrap();
+    let mut lists = requests.iter().filter(|request| request.contains("/pods?"));
+    assert!(
+        lists.all(|request| request.contains("job-completion-index%3D1")),
+        "{requests:?}"
+    );
+}
+
+/// Before its first answer, the address of the API server may be wrong.
+#[tokio::test(start_paused = true)]
+async fn follow_fails_when_the_first_call_is_unanswered() {
+    let (target, _) = answering(|_| failed(503));
+    let args = Args {
+        all: false,
+        follow: true,
+        ..args()
+    };
+    run(&target, &args).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn logs_without_a_pod_name_the_remedy_with_its_namespace() {
+    for (all, what) in [(true, "no pods"), (false, "no pod with index 0")] {
+        let (target, _) = in_other(answering(|request| {
+            if request.contains("/pods?") {
+                Answer::Json(200, json!({ "metadata": {}, "items": [] }))
+            } else {
+                Answer::Json(200, cluster())
+            }
+        }));
+        let failure = run(&target, &Args { all, ..args() }).await.unwrap_err();
+        let text = format!("mc has {what}: `kubectl minicluster why mc -n other` says why");
+        assert_eq!(failure.to_string(), text);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_logs_fail_if_one_cannot_be_read() {
-    let with_index = |index: &str| {
-        let mut pod = serde_json::to_value(ended_pod()).unwrap();
-        pod["metadata"]["name"] = format!("mc-{index}").into();
-        pod["metadata"]["labels"] = json!({
-            "batch.kubernetes.io/job-completion-index": index, "batch.kubernetes.io/controller-uid": "j",
-        });
-        pod
-    };
     let (target, _) = answering(move |request| {
         if request.contains("mc-1/log?") {
             failed(403)
@@ -152,12 +233,7 @@ async fn all_logs_fail_if_one_cannot_be_read() {
             let pods = [with_index("0"), with_index("1")];
             Answer::Json(200, json!({ "metadata": {}, "items": pods }))
         } else {
-            let cluster = json!({
-                "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
-                "metadata": { "name": "mc", "uid": "c" }, "spec": { "size": 2, "containers": [] },
-                "status": { "jobUid": "j" },
-            });
-            Answer::Json(200, cluster)
+            Answer::Json(200, cluster())
         }
     });
     assert_eq!(run(&target, &args()).await.unwrap(), FAILED);

@@ -74,7 +74,10 @@ fn connect_jobs_and_logs_report_a_cluster_without_pods() {
             );
         }
         let logs = person.run(&["logs", "mc"]).await;
-        assert!(logs.code == 1 && logs.err.contains("mc has no pods"), "{logs:?}");
+        assert!(
+            logs.code == 1 && logs.err.contains("mc has no pod with index 0"),
+            "{logs:?}"
+        );
         let none = person.run(&["status", "none"]).await;
         assert!(
             none.code == 1 && none.err.contains("failed to get MiniCluster none: "),
