@@ -23,7 +23,7 @@ ClusterRole flux-framework-flux-operator
   pods: deletecollection list watch
   pods/status: patch
   secrets: create
-  services: create get list patch watch
+  services: create delete get list patch watch
 ClusterRole flux-framework-flux-operator-claims
   persistentvolumeclaims: create delete get patch
 ClusterRole flux-framework-flux-operator-nodes

@@ -91,8 +91,10 @@ pub fn of_all_parts() -> Value {
 
 /// Whether only an admission plugin requires this permission, so that no call shows the need for it.
 pub fn is_for_admission((group, resource, verb): &Permission) -> bool {
-    (group.as_str(), resource.as_str(), verb.as_str())
-        == ("flux-framework.org", "miniclusters/finalizers", "update")
+    matches!(
+        (group.as_str(), resource.as_str(), verb.as_str()),
+        ("flux-framework.org", "miniclusters/finalizers", "update") | ("", "services", "delete")
+    )
 }
 
 /// Asserts that no call was refused, and that each of the permissions was used.
