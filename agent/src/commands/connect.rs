@@ -11,6 +11,7 @@ use super::observe;
 use super::pod::{Pod, PodPlace};
 use crate::execute::program_note::{note_shutdown, read_note};
 use crate::execute::session::Session;
+use crate::in_instance::flux_wrapper::is_flux_only;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
 use crate::supervise::program::{Lookup, find};
@@ -42,7 +43,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
         }
         (command, _) => command.to_vec(),
     };
-    Ok(become_program(session_in_instance(&pod), &argv))
+    Ok(become_program(&pod, session_in_instance(&pod), &argv))
 }
 
 /// Becomes `command` as Flux's user in Flux's environment, whether or not there is a broker yet (`$asFlux` in
@@ -50,14 +51,12 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
 pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::become_owner(&pod)?;
-    Ok(become_program(
-        if observe::has_socket(&pod) {
-            session_in_instance(&pod)
-        } else {
-            pod.session()
-        },
-        command,
-    ))
+    let session = if observe::has_socket(&pod) {
+        session_in_instance(&pod)
+    } else {
+        pod.session()
+    };
+    Ok(become_program(&pod, session, command))
 }
 
 /// Shuts the instance down, and does not wait for its end: this process's container ends with it. If the instance ends
@@ -81,6 +80,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
             return Ok(0);
         }
         return Ok(become_program(
+            &pod,
             session_in_instance(&pod),
             &["flux", "shutdown", "--background"].map(OsString::from),
         ));
@@ -131,8 +131,21 @@ fn session_in_instance(pod: &Pod) -> Session {
 }
 
 /// Replaces this process by the program. Returns only if that fails: the exit code that a shell would give.
-fn become_program(session: Session, argv: &[OsString]) -> u8 {
-    let name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
+///
+/// `flux` is the instance's own, even if the PATH has another one before it. Since it gets its path as its name, it then
+/// puts its own folder first on the PATH.
+fn become_program(pod: &Pod, mut session: Session, argv: &[OsString]) -> u8 {
+    let mut name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
+    if let (true, Ok(flux)) = (name == "flux", &pod.instance.flux) {
+        name = OsStr::new(flux);
+        // The executor of the Python package runs its helper by `flux python`.
+        if is_flux_only(&argv[1..]) || argv.get(1).is_some_and(|command| command == "python") {
+            pod.instance
+                .for_flux
+                .iter()
+                .for_each(|change| session.apply(change));
+        }
+    }
     let (path, why, code) = match find(name, &session.environment, &session.directory) {
         // Used only if exec fails, which then says why.
         Lookup::Program(path) => (Some(path), String::new(), NOT_EXECUTABLE),

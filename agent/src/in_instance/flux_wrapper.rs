@@ -153,7 +153,7 @@ fn next_flux() -> Option<PathBuf> {
 }
 
 /// Whether these arguments of `flux` run no program of the user's in Flux's own environment.
-fn is_flux_only(arguments: &[OsString]) -> bool {
+pub fn is_flux_only(arguments: &[OsString]) -> bool {
     let mut words = arguments.iter().filter_map(|word| word.to_str());
     words
         .find(|word| !word.starts_with('-'))

@@ -83,13 +83,18 @@ fn socket(folder: &Path) -> std::path::PathBuf {
     folder.join("config/run/flux/local")
 }
 
-/// The agent's output on both streams, and its exit code. As in a pod, it sees no other agents.
+/// The agent's output on both streams, and its exit code.
 fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
+    let path = format!("{}:/usr/bin:/bin", folder.join("bin").display());
+    agent_with(folder, words, &[("PATH", &path)])
+}
+
+/// Like `agent`, with these variables. As in a pod, it sees no other agents.
+fn agent_with(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
     let mut command = Command::new("unshare");
     command
         .args(["--fork", "--pid", "--mount-proc"])
         .arg(env!("CARGO_BIN_EXE_flux-agent"));
-    let path = format!("{}:/usr/bin:/bin", folder.join("bin").display());
     command
         .arg(words[0])
         .arg("--spec")
@@ -99,7 +104,12 @@ fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
         status,
         stdout,
         stderr,
-    } = command.env("PATH", path).stdin(Stdio::null()).output().unwrap();
+    } = command
+        .envs(variables.iter().copied())
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let text = [stdout, stderr].concat();
     (String::from_utf8(text).unwrap(), status.code().unwrap())
 }
@@ -290,6 +300,68 @@ fn stop_on_the_lead_ends_the_instance() {
     let mut broker = Broker::start(folder.path());
     assert_eq!(agent(folder.path(), &["stop"]), (String::new(), 0));
     assert_eq!(broker.0.wait().unwrap().code(), Some(0));
+}
+
+/// Replaces `old` in the spec of this folder.
+fn change_spec(folder: &Path, old: &str, new: &str) {
+    let file = folder.join("agent.toml");
+    let spec = fs::read_to_string(&file).unwrap();
+    assert!(spec.contains(old), "{spec}");
+    fs::write(&file, spec.replace(old, new)).unwrap();
+}
+
+/// Neither by another `flux` on the PATH nor by the user's search paths.
+#[test]
+fn flux_of_the_view_is_not_disturbed_by_the_image() {
+    let folder = mount_folder(1, 0);
+    change_spec(folder.path(), "enabled = false", "enabled = true");
+    let at = |path: &str| folder.path().join(path);
+    fs::create_dir_all(at("view/bin")).unwrap();
+    std::os::unix::fs::symlink(image::fake_flux(), at("view/bin/flux")).unwrap();
+    fs::remove_file(at("bin/flux")).unwrap();
+    fs::write(at("bin/flux"), "#!/bin/sh\nexit 9\n").unwrap();
+    fs::set_permissions(at("bin/flux"), fs::Permissions::from_mode(0o755)).unwrap();
+    let (path, record) = (
+        format!("{}:/usr/bin:/bin", at("bin").display()),
+        at("record").display().to_string(),
+    );
+    let variables = [
+        ("PATH", path.as_str()),
+        ("FAKE_FLUX_RECORD", &record),
+        ("LD_LIBRARY_PATH", "/x"),
+        ("PYTHONHOME", "/x"),
+    ];
+    let agent = |words: &[&str]| agent_with(folder.path(), words, &variables);
+    let hidden = [
+        "stop",
+        "connect -- flux jobs",
+        "connect -- flux python -c x",
+        "as-flux flux queue list",
+    ];
+    // Their programs are the user's.
+    let kept = ["connect -- flux proxy u x", "connect -- flux batch x"];
+    for line in hidden.iter().chain(&kept) {
+        assert_ne!(agent(&line.split(' ').collect::<Vec<_>>()).1, 9, "{line}");
+        let text = fs::read_to_string(&record).unwrap();
+        fs::remove_file(&record).unwrap();
+        let call: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!(
+            call["argv"][0],
+            *at("view/bin/flux").display().to_string(),
+            "{line}"
+        );
+        for name in ["LD_LIBRARY_PATH", "PYTHONHOME"] {
+            let (given, carried) = (&call["environment"][name], format!("FLUX_AGENT_OWN_{name}"));
+            if kept.contains(line) {
+                assert_eq!(given, "/x", "{line}: {name}");
+            } else {
+                assert!(given.is_null(), "{line}: {name}");
+                assert_eq!(call["environment"][carried], "/x", "{line}");
+            }
+        }
+    }
+    let (text, _) = agent(&["connect", "--", "sh", "-c", "echo $LD_LIBRARY_PATH $PYTHONHOME"]);
+    assert!(text.starts_with("/x /x\n"), "{text}");
 }
 
 #[test]

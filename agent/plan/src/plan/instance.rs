@@ -8,7 +8,8 @@ use flux_shared::names;
 
 use super::hosts::BrokerAddresses;
 use super::{
-    Binding, EnvChange, Owner, Parent, PlanError, Resolved, RunAs, Step, environment, follower, restful, user,
+    Binding, EnvChange, Owner, Parent, PlanError, Resolved, RunAs, Step, environment, follower, restful,
+    search_paths, user,
 };
 use crate::facts::Facts;
 
@@ -35,6 +36,8 @@ pub struct Instance {
     pub run_as: Option<RunAs>,
     /// Changes to the container's environment for Flux.
     pub environment: Vec<EnvChange>,
+    /// Further changes for commands of Flux. They hide the user's search paths, as for brokers.
+    pub for_flux: Vec<EnvChange>,
     /// Path of the `flux` program, or why none was found.
     pub flux: Result<String, PlanError>,
     /// Port of the Flux RESTful API. None: this host does not serve it.
@@ -71,6 +74,7 @@ impl Instance {
             run_as: user::run_as(&resolved),
             flux: resolved.flux(),
             environment: changes.flatten().collect(),
+            for_flux: search_paths::changes(&resolved),
             user_notice: resolved.identity.notice.clone(),
             serves: restful::wanted(&resolved).map(|served| served.port),
             spare: spare(spec, &resolved.hosts.names),
