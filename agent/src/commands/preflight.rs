@@ -117,8 +117,13 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     let mut add = |topic, (level, text): (Level, String)| checks.push(Check { level, topic, text });
     add("flux", flux(findings));
     if let Some(libc) = &findings.libc {
-        add("arch", arch(libc));
-        add("libc", c_library(libc));
+        match libc.other_machine() {
+            Some(trouble) => add("arch", (Fail, trouble)),
+            None => {
+                add("arch", (Pass, libc.machine.into()));
+                add("libc", c_library(libc));
+            }
+        }
     }
     if !has_bash(findings.facts) {
         // Only a warning: other versions may not need it, and the version of this Flux is not known here.
@@ -194,21 +199,6 @@ fn has_bash(facts: &Facts) -> bool {
         .shell
         .as_deref()
         .is_some_and(|shell| shell.ends_with("/bash"))
-}
-
-fn arch(libc: &Libc) -> (Level, String) {
-    let this_node = std::env::consts::ARCH;
-    if libc.machine == this_node {
-        (Pass, this_node.into())
-    } else {
-        (
-            Fail,
-            format!(
-                "Flux is for {}, this node is {this_node}: use a view image for it, or set pod.nodeSelector",
-                libc.machine
-            ),
-        )
-    }
 }
 
 fn c_library(libc: &Libc) -> (Level, String) {

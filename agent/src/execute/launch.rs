@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use flux_agent_plan::plan::{AtEnd, InstancePart, Launch};
-use flux_shared::exit::{NOT_FOUND, of_signal};
+use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND, of_signal};
 
 use super::attempt::Launched;
 use super::broker_end::BrokerEnd;
@@ -207,10 +207,12 @@ impl Executor<'_> {
         code
     }
 
-    /// Why the image cannot run Flux, if that is known. The image is examined only if the broker ended with 1
-    /// or 127, the exit codes of the dynamic loader. None for a sidecar's command, which is no broker.
+    /// Why the image cannot run Flux, if that is known. The image is examined only if the broker ended as after a
+    /// failure of the dynamic loader (1 or 127), or of a shell that got a program for another architecture (2 or 126).
+    /// None for a sidecar's command, which is no broker.
     fn why_unusable(&self, launch: &Launch, end: ChildEnd) -> Option<String> {
-        if launch.part == InstancePart::Command || !matches!(end, ChildEnd::Exited(1 | NOT_FOUND)) {
+        let may_be_unusable = matches!(end, ChildEnd::Exited(1 | 2 | NOT_EXECUTABLE | NOT_FOUND));
+        if launch.part == InstancePart::Command || !may_be_unusable {
             return None;
         }
         let name = self.session.resolve(launch.argv.first()?);

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -86,17 +87,7 @@ impl ChildProgram<'_> {
             Lookup::NotFound => return Err(fail(NOT_FOUND, "not found")),
         };
         // `argv` has a first word: without one, `find` has found nothing.
-        let first = self.spawn(&path, &self.argv[1..]);
-        let result = match first {
-            // A script without a `#!` line runs in /bin/sh, as with execvp and every shell.
-            Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
-                let mut arguments = vec![path.clone().into_os_string()];
-                arguments.extend_from_slice(&self.argv[1..]);
-                self.spawn(Path::new("/bin/sh"), &arguments)
-            }
-            result => result,
-        };
-        result.map_err(|error| {
+        self.spawn(&path).map_err(|error| {
             if is_passing(&error) {
                 StartError {
                     is_passing: true,
@@ -109,7 +100,8 @@ impl ChildProgram<'_> {
                     &format!("its working directory {directory} does not exist"),
                 )
             } else if error.kind() == std::io::ErrorKind::NotFound {
-                // The file exists, so its loader or its interpreter is missing.
+                // The file exists, so its loader or its interpreter is missing, or /bin/sh for a file that the kernel
+                // does not know.
                 let missing_interpreter = || {
                     interpreter(&path)
                         .map(|interpreter| format!("its interpreter {interpreter} is not in this image"))
@@ -124,14 +116,14 @@ impl ChildProgram<'_> {
         })
     }
 
-    fn spawn(&self, path: &Path, arguments: &[OsString]) -> std::io::Result<Child> {
+    /// The C library runs a file that the kernel does not know in /bin/sh, as every shell does: a script without a
+    /// `#!` line.
+    fn spawn(&self, path: &Path) -> std::io::Result<Child> {
         let mut command = Command::new(path);
-        // argv[0] is the name as the caller wrote it. /bin/sh, which runs scripts too, keeps its own.
-        if let (Some(name), true) = (self.argv.first(), path != Path::new("/bin/sh")) {
-            std::os::unix::process::CommandExt::arg0(&mut command, name);
-        }
         command
-            .args(arguments)
+            // As the caller wrote it.
+            .arg0(&self.argv[0])
+            .args(&self.argv[1..])
             .env_clear()
             .envs(self.environment)
             .current_dir(self.directory);

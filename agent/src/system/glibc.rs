@@ -53,8 +53,22 @@ impl Libc {
         })
     }
 
+    /// What to do if the program is for another architecture than this node's.
+    pub fn other_machine(&self) -> Option<String> {
+        let (machine, this_node) = (self.machine, std::env::consts::ARCH);
+        (machine != this_node).then(|| {
+            format!(
+                "Flux is for {machine}, this node is {this_node}: use a view image for it, or set pod.nodeSelector"
+            )
+        })
+    }
+
     /// Why the program cannot run, and what to do. None: it can run, as far as is known.
     pub fn trouble(&self) -> Option<String> {
+        self.other_machine().or_else(|| self.unfit_library())
+    }
+
+    fn unfit_library(&self) -> Option<String> {
         let Libc {
             loader,
             wanted,

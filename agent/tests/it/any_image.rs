@@ -101,13 +101,19 @@ fn container_exits_with_the_jobs_own_code() {
 
 /// Replaces the last `old` in the image's Flux by `new`, which has the same length.
 fn forge_flux(image: &Image, old: &str, new: &str) {
+    change_flux(image, |bytes| {
+        let at = bytes
+            .windows(old.len())
+            .rposition(|window| window == old.as_bytes())
+            .unwrap();
+        bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
+    });
+}
+
+fn change_flux(image: &Image, change: impl FnOnce(&mut Vec<u8>)) {
     let path = image.at("/mnt/flux/view/bin/flux");
     let mut bytes = std::fs::read(&path).unwrap();
-    let at = bytes
-        .windows(old.len())
-        .rposition(|window| window == old.as_bytes())
-        .unwrap();
-    bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
+    change(&mut bytes);
     // It may be a link to the built program, which must not change.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, bytes).unwrap();
@@ -142,6 +148,40 @@ fn image_with_unfit_c_library_is_reported_with_remedy() {
             "{message}"
         );
         assert!(ended.stderr.contains(message.trim_end_matches('.')), "{ended:?}");
+    }
+}
+
+/// The C library runs a program that the kernel cannot run as a script, in /bin/sh.
+#[test]
+fn view_for_another_architecture_is_reported_with_remedy() {
+    let this_node = std::env::consts::ARCH;
+    // As ELF numbers machines.
+    let (number, other) = if this_node == "aarch64" {
+        (62, "x86_64")
+    } else {
+        (183, "aarch64")
+    };
+    for shell in [None, Some("dash"), Some("bash")] {
+        let image = scratch(JOB);
+        change_flux(&image, |bytes| bytes[18] = number);
+        if let Some(shell) = shell {
+            image.program(&std::path::Path::new("/bin").join(shell), "/bin/sh");
+        }
+        image.file("/mnt/flux/termination-log", 0o666, "");
+        let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
+        let ended = run(restricted(&image, 1000, &command));
+        let termination = termination_at(&image.at("/mnt/flux/termination-log"));
+        assert_eq!(
+            (ended.code, termination.category),
+            (248, Some(Category::BrokerFailed)),
+            "{shell:?}: {ended:?}"
+        );
+        let want = format!("Flux is for {other}, this node is {this_node}: use a view image for it");
+        assert!(
+            termination.message.contains(&want),
+            "{shell:?}: {}",
+            termination.message
+        );
     }
 }
 
