@@ -365,6 +365,21 @@ fn flux_of_the_view_is_not_disturbed_by_the_image() {
 }
 
 #[test]
+fn flux_below_the_install_root_need_not_be_on_the_path() {
+    let folder = mount_folder(1, 0);
+    let root = folder.path().join("opt");
+    let mut broker = Broker::start(folder.path());
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::rename(folder.path().join("bin/flux"), root.join("bin/flux")).unwrap();
+    let view = format!("enabled = false\ninstall_root = '{}'", root.display());
+    change_spec(folder.path(), "enabled = false", &view);
+    let (text, code) = agent(folder.path(), &["connect", "--", "sh", "-c", "flux uptime"]);
+    assert!(code == 0 && text.contains(" run "), "{text}");
+    assert_eq!(agent(folder.path(), &["stop"]), (String::new(), 0));
+    assert_eq!(broker.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn each_problem_of_a_manifest_has_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.yaml");

@@ -75,7 +75,7 @@ impl PlanError {
             PlanError::Topology(_) => "use kary:K, mincrit, mincrit:K, binomial or custom",
             PlanError::Quorum { .. } => "the quorum must be 1 to the number of hosts",
             PlanError::FluxMissing(_) => {
-                "with the view enabled its image must contain Flux for this architecture; with `flux.container.disable` the container's image must have `flux` on its PATH"
+                "with the view enabled its image must contain Flux for this architecture; with `flux.container.disable` the container's image must have `flux` on its PATH, or `flux.installRoot` must be the prefix of its Flux"
             }
             PlanError::FluxionMissing(_) => "use a view with flux-sched, or leave out scheduler",
             PlanError::ShellMissing(_) => {

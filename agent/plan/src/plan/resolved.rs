@@ -115,20 +115,26 @@ impl<'a> Resolved<'a> {
     pub fn flux(&self) -> Result<String, PlanError> {
         let view = &self.spec.view;
         let in_view = format!("{}/bin/flux", self.paths.view());
-        match (view.enabled, &view.install_root, &self.facts.flux_on_path) {
-            (true, ..) if self.facts.view.flux => Ok(in_view),
-            (true, ..) => Err(PlanError::FluxMissing(in_view)),
-            (false, Some(root), path) => {
-                let flux = flux_below(root);
-                match (self.facts.is_present(&flux), path) {
-                    (true, _) => Ok(flux),
-                    (false, Some(path)) => Ok(path.clone()),
-                    (false, None) => Err(PlanError::FluxMissing(flux)),
-                }
-            }
-            (false, None, Some(path)) => Ok(path.clone()),
-            (false, None, None) => Err(PlanError::FluxMissing("`flux` on the PATH".into())),
+        if view.enabled {
+            return if self.facts.view.flux {
+                Ok(in_view)
+            } else {
+                Err(PlanError::FluxMissing(in_view))
+            };
         }
+        let found = self
+            .flux_in_install_root()
+            .or_else(|| self.facts.flux_on_path.clone());
+        found.ok_or_else(|| {
+            let root = view.install_root.as_deref();
+            PlanError::FluxMissing(root.map_or("`flux` on the PATH".into(), flux_below))
+        })
+    }
+
+    /// Path of the `flux` below the spec's install root, if there is one.
+    pub fn flux_in_install_root(&self) -> Option<String> {
+        let flux = flux_below(self.spec.view.install_root.as_deref()?);
+        self.facts.is_present(&flux).then_some(flux)
     }
 
     /// The image's shell. `what` needs it: the error names it.

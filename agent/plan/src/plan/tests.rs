@@ -577,9 +577,21 @@ fn missing_flux_and_missing_fluxion_are_errors() {
 fn install_root_precedes_path_when_view_is_disabled() {
     let spec = spec("view = {enabled = false, install_root = '/opt/flux/'}");
     let mut facts = facts(0);
-    assert!(argv(&run(&spec, &facts)).starts_with("/usr/bin/flux "));
+    let appended = |plan: &Plan| {
+        let change = EnvChange::Append {
+            name: "PATH".into(),
+            separator: ':',
+            value: "/opt/flux/bin".into(),
+        };
+        plan.steps
+            .iter()
+            .any(|step| matches!(step, Step::Environment { changes } if changes.contains(&change)))
+    };
+    let plan = run(&spec, &facts);
+    assert!(argv(&plan).starts_with("/usr/bin/flux ") && !appended(&plan));
     facts.present.insert("/opt/flux/bin/flux".into());
-    assert!(argv(&run(&spec, &facts)).starts_with("/opt/flux/bin/flux "));
+    let plan = run(&spec, &facts);
+    assert!(argv(&plan).starts_with("/opt/flux/bin/flux ") && appended(&plan));
 }
 
 #[test]
