@@ -20,8 +20,7 @@ use std::sync::LazyLock;
 
 use flux_agent_plan::facts::{Facts, FactsError};
 use flux_agent_plan::known_paths::{
-    DEFAULT_PATH, HOMES, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, SYSTEM_RUN, TEMPORARY, accounting_of, flux_below,
-    home_of,
+    DEFAULT_PATH, HOMES, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, SYSTEM_RUN, TEMPORARY, flux_below, home_of,
 };
 use flux_agent_plan::plan::Identity;
 use flux_shared::agent_spec::AgentSpec;
@@ -50,10 +49,9 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
     let path = environment.get("PATH").map_or(DEFAULT_PATH, String::as_str);
     let flux_on_path = host.which("flux", path);
-    let mut checked_paths = paths_to_check(spec, &environment, &working_directory);
+    let checked_paths = paths_to_check(spec, &environment, &working_directory);
     let (pod_paths, cpus) = (spec.paths(), cpu::cores(&host));
-    checked_paths.extend(flux_on_path.as_deref().and_then(accounting_of));
-    let installation = installation(spec, flux_on_path.as_deref());
+    let installation = installation(&host, spec, flux_on_path.as_deref());
     let passwd = host.text("/etc/passwd").unwrap_or_default();
     let uid = nix::unistd::geteuid().as_raw();
     let mut facts = Facts {
@@ -83,6 +81,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         gpus: devices::gpus(&host),
         python_compiled: python::is_compiled(&host, &installation),
         flux_modprobe: host.exists(&format!("{installation}/libexec/flux/modprobe/rc1.py")),
+        flux_accounting: host.exists(&format!("{installation}/libexec/flux/cmd/flux-account.py")),
         view: view::read(&host, &pod_paths.view()),
         flux_on_path,
         shell: shell(&host, path),
@@ -123,18 +122,22 @@ fn home_owners(host: &host::HostFiles, spec: &AgentSpec, passwd: &str, uid: u32)
     host.folder_owners(HOMES)
 }
 
-/// The prefix that Flux is installed in.
-fn installation(spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
+/// The prefix that Flux is installed in. Without a view, this is the folder above `bin/flux` if Flux's other files are
+/// there. Otherwise `flux`, or a folder of its path, is a link: `/usr/local/bin/flux` to another prefix, or `/bin`.
+fn installation(host: &host::HostFiles, spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
     if spec.view.enabled {
         return spec.paths().view();
     }
-    let found = flux_on_path
-        .and_then(|flux| flux.strip_suffix("/bin/flux"))
-        .map(str::to_owned);
-    spec.view
-        .install_root
-        .clone()
-        .or(found)
+    // As in `Resolved::flux`.
+    let in_install_root = spec.view.install_root.as_deref().map(flux_below);
+    let in_install_root = in_install_root.filter(|flux| host.exists(flux));
+    let Some(flux) = in_install_root.or(flux_on_path.map(str::to_owned)) else {
+        return "/usr".into();
+    };
+    let prefix_of = |flux: &str| flux.strip_suffix("/bin/flux").map(str::to_owned);
+    prefix_of(&flux)
+        .filter(|prefix| host.exists(&format!("{prefix}/libexec/flux")))
+        .or_else(|| prefix_of(&host.without_links(&flux)?))
         .unwrap_or_else(|| "/usr".into())
 }
 
@@ -195,13 +198,6 @@ fn paths_to_check(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd:
     let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
     paths.extend(users.map(|name| home_of(name)));
     paths.extend([SYSTEM_CONFIG, "/etc", SYSTEM_RUN, "/run", MUNGE, MUNGE_KEY].map(str::to_owned));
-    let flux_roots = [Some(spec.paths().view()), spec.view.install_root.clone()];
-    paths.extend(
-        flux_roots
-            .into_iter()
-            .flatten()
-            .filter_map(|root| accounting_of(&flux_below(&root))),
-    );
     paths
 }
 
@@ -273,6 +269,60 @@ mod tests {
         assert_eq!(count("2", "3"), 5);
         assert_eq!(count("x", "4294967295"), u32::MAX);
         assert_eq!(earlier_pods(&mut BTreeMap::new()), 0);
+    }
+
+    #[test]
+    fn linked_flux_has_the_facts_of_its_installation() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let spec =
+            |view: &str| AgentSpec::from_toml(&format!("name='mc'\n[view]\nenabled=false\n{view}")).unwrap();
+        // The folder of Flux, a link and its target, the container's PATH, and more of the spec.
+        for (prefix, link, target, path, view) in [
+            (
+                "opt/flux",
+                "usr/local/bin/flux",
+                "/opt/flux/bin/flux",
+                "/usr/local/bin",
+                "",
+            ),
+            ("usr", "bin", "usr/bin", "/bin:/usr/bin", ""),
+            ("opt/flux", "opt/current", "flux", "/opt/current/bin", ""),
+            (
+                "opt/flux",
+                "usr/local/bin/flux",
+                "../../../opt/flux/bin/flux",
+                "",
+                "install_root='/usr/local/'",
+            ),
+            // The install root has no Flux.
+            ("usr", "bin", "usr/bin", "/bin", "install_root='/opt/flux'"),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let at = |path: &str| root.path().join(path);
+            for file in [
+                "bin/flux",
+                "libexec/flux/modprobe/rc1.py",
+                "libexec/flux/cmd/flux-account.py",
+            ] {
+                let file = at(&format!("{prefix}/{file}"));
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(&file, "").unwrap();
+                std::fs::set_permissions(file, PermissionsExt::from_mode(0o755)).unwrap();
+            }
+            // Not compiled.
+            let module = at(&format!("{prefix}/lib/flux/python3.11/flux/__init__.py"));
+            std::fs::create_dir_all(module.parent().unwrap()).unwrap();
+            std::fs::write(module, "").unwrap();
+            std::fs::create_dir_all(at(link).parent().unwrap()).unwrap();
+            symlink(target, at(link)).unwrap();
+            let mut process = Process::own();
+            process.environment.insert("PATH".into(), path.into());
+            let facts = read(root.path(), &spec(view), process).unwrap();
+            assert!(
+                facts.flux_modprobe && facts.flux_accounting && !facts.python_compiled,
+                "{link} -> {target}: {facts:?}"
+            );
+        }
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub struct Facts {
     pub python_compiled: bool,
     /// Whether this Flux runs `flux modprobe rc1` when it starts (0.79 and later). The agent can add tasks to that.
     pub flux_modprobe: bool,
+    /// Whether Flux Accounting is installed with this Flux.
+    pub flux_accounting: bool,
     /// The Flux view.
     pub view: ViewFacts,
     /// Path of the `flux` on the PATH. Plans use it if the view is disabled.
@@ -134,6 +136,7 @@ impl Default for Facts {
             gpus: 0,
             python_compiled: true,
             flux_modprobe: true,
+            flux_accounting: false,
             view: ViewFacts::default(),
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),

@@ -34,12 +34,3 @@ pub const HOMES: &str = "/home";
 pub fn home_of(name: &str) -> String {
     format!("{HOMES}/{name}")
 }
-
-/// Path that Flux Accounting's command has if it is installed with this `flux`. None: `flux` is not in a folder
-/// `bin`.
-pub fn accounting_of(flux: &str) -> Option<String> {
-    Some(format!(
-        "{}/libexec/flux/cmd/flux-account.py",
-        flux.strip_suffix("/bin/flux")?
-    ))
-}

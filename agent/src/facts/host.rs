@@ -58,6 +58,13 @@ impl HostFiles {
         Some(self.root.join(inside))
     }
 
+    /// The absolute path of an existing file, as this host's processes see it, with all links followed.
+    pub fn without_links(&self, path: &str) -> Option<String> {
+        let real = std::fs::canonicalize(self.real(path)?).ok()?;
+        let root = std::fs::canonicalize(&self.root).ok()?;
+        Some(format!("/{}", real.strip_prefix(root).ok()?.to_str()?))
+    }
+
     pub fn exists(&self, path: &str) -> bool {
         self.real(path).is_some_and(|path| path.exists())
     }

@@ -7,7 +7,7 @@ use flux_shared::paths::USERS_DIR;
 
 use super::identity::{Account, account_by, group_id};
 use super::{Mode, Owner, Resolved, Step};
-use crate::known_paths::{accounting_of, home_of};
+use crate::known_paths::home_of;
 
 /// The first uid to try for a user that the image lacks. 1000 is left out: it is the usual uid of Flux's user.
 const FIRST_UID: u32 = 1001;
@@ -38,7 +38,7 @@ pub fn notice(resolved: &Resolved) -> Option<String> {
             "the users {users} are not added to Flux Accounting: the cluster is interactive"
         ));
     }
-    if !has_accounting(resolved) {
+    if !resolved.facts.flux_accounting {
         return Some(format!(
             "the users {users} are not added to Flux Accounting: the image does not have it"
         ));
@@ -48,17 +48,11 @@ pub fn notice(resolved: &Resolved) -> Option<String> {
         .then(|| format!("the users {users} are not added to Flux Accounting: the lead runs no program"))
 }
 
-fn has_accounting(resolved: &Resolved) -> bool {
-    let flux = resolved.flux().ok();
-    flux.and_then(|flux| accounting_of(&flux))
-        .is_some_and(|command| resolved.facts.is_present(&command))
-}
-
 /// The lead's initial program. If the image has Flux Accounting, it is wrapped in `flux-agent accounting`, which
 /// adds the users first.
 pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     let users = &resolved.spec.users;
-    if users.is_empty() || resolved.facts.uid != 0 || !has_accounting(resolved) {
+    if users.is_empty() || resolved.facts.uid != 0 || !resolved.facts.flux_accounting {
         return program;
     }
     let database = format!("--database={}/FluxAccounting.db", resolved.paths.state_dir());
@@ -191,9 +185,10 @@ mod tests {
     }
 
     fn facts_with_accounting() -> Facts {
-        let mut facts = facts();
-        facts.present.extend(accounting_of("/usr/bin/flux"));
-        facts
+        Facts {
+            flux_accounting: true,
+            ..facts()
+        }
     }
 
     #[test]
