@@ -15,7 +15,7 @@ pub const MUNGE: &str = "/usr/sbin/munged";
 pub const MUNGE_KEY: &str = "/etc/munge/munge.key";
 
 /// Variables with the user's search paths, which could break a Flux from a view (see `plan/search_paths.rs`).
-pub const KEPT_FROM_FLUX: [&str; 3] = ["LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"];
+pub const KEPT_FROM_FLUX: [&str; 4] = ["LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME"];
 
 /// Name of the variable in which a broker keeps the user's value of `name`, a variable of `KEPT_FROM_FLUX`.
 pub fn users_value_name(name: &str) -> String {

@@ -1,6 +1,5 @@
-//! A wrapper of the `flux` command, for the user's program on the lead. It hides the user's search paths (PYTHONPATH,
-//! LD_LIBRARY_PATH, PYTHONHOME) from Flux: a module or library of the user's that has the name of one of Flux's would
-//! break Flux.
+//! A wrapper of the `flux` command, for the user's program on the lead. It hides the user's search paths
+//! (`KEPT_FROM_FLUX`) from Flux: a module or library of the user's that has the name of one of Flux's would break Flux.
 //!
 //! The wrapper is a link named `flux` to the agent's binary, in the broker's run directory and first on the PATH of
 //! the user's program. When it is called, the agent moves the search paths to other variables, from which the job
@@ -80,7 +79,8 @@ impl FluxWrapper {
             Err(error) => {
                 tracing::warn!(
                     stage = "start",
-                    "failed to hide the program's PYTHONPATH and LD_LIBRARY_PATH from flux: {error}"
+                    "failed to hide the program's {} from flux: {error}",
+                    KEPT_FROM_FLUX.join(", ")
                 );
                 None
             }

@@ -5,8 +5,13 @@ use crate::image::{Container, Image, real_flux, run};
 use crate::instance::{images, submit};
 use crate::live::run_words;
 
-const NAMES: [&str; 2] = ["PYTHONPATH", "LD_LIBRARY_PATH"];
-const SAY: &str = r#"echo "index=$JOB_COMPLETION_INDEX python=$PYTHONPATH libraries=$LD_LIBRARY_PATH""#;
+/// Variables of the user's, with their values.
+const OWN: [(&str, &str); 3] = [
+    ("PYTHONPATH", "/user"),
+    ("LD_LIBRARY_PATH", "/user"),
+    ("LD_PRELOAD", "/user/lib.so"),
+];
+const SAY: &str = r#"echo "index=$JOB_COMPLETION_INDEX python=$PYTHONPATH preloaded=$LD_PRELOAD libraries=$LD_LIBRARY_PATH""#;
 
 /// Pods whose search paths have a Python module and a library with names that Flux uses.
 fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {
@@ -18,7 +23,9 @@ fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {
         );
         image.file("/user/libjansson.so.4", 0o755, "no library");
         let mut container = Container::new(image, &format!("mc-{index}"), command);
-        let own = NAMES.map(|name| (name.to_owned(), "/user".to_owned()));
+        // The dynamic loader warns of it, and goes on.
+        image.file("/user/lib.so", 0o755, "no library");
+        let own = OWN.map(|(name, value)| (name.to_owned(), value.to_owned()));
         container.environment.extend(own);
         container
             .environment
@@ -36,7 +43,7 @@ fn paths_of(image: &Image, subcommand: &str) -> Vec<String> {
         .find(|call| call["argv"][1] == subcommand)
         .unwrap();
     let value = |name: &str| call["environment"][name].as_str().unwrap_or_default().to_owned();
-    NAMES.iter().map(|name| value(name)).collect()
+    OWN.iter().map(|(name, _)| value(name)).collect()
 }
 
 #[test]
@@ -82,7 +89,8 @@ fn users_paths_are_hidden_from_flux_and_tasks_see_them() {
         "{lines:?}"
     );
     // Flux adds the folder of its PMI library before them.
-    assert!(lines.iter().all(|line| line.ends_with("/user")), "{lines:?}");
+    let is_whole = |line: &&str| line.contains(" preloaded=/user/lib.so ") && line.ends_with("/user");
+    assert!(lines.iter().all(is_whole), "{lines:?}");
 }
 
 #[test]
@@ -101,7 +109,7 @@ fn launcher_has_the_users_paths() {
         .find(|line| line.starts_with("index="))
         .unwrap();
     assert!(
-        line.starts_with("index=0 python=/user") && line.ends_with("libraries=/user"),
+        line.starts_with("index=0 python=/user") && line.ends_with(" preloaded=/user/lib.so libraries=/user"),
         "{line}"
     );
 }

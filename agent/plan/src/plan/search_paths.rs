@@ -1,6 +1,6 @@
-//! The user's search paths, which Flux from a view must not follow: an old library in LD_LIBRARY_PATH, or a
-//! module in PYTHONPATH that has the name of one of Flux's, would break the broker and the commands that the
-//! agent runs.
+//! The user's search paths, which Flux from a view must not follow: an old library in LD_LIBRARY_PATH, a profiler of
+//! the image's in LD_PRELOAD, or a module in PYTHONPATH that has the name of one of Flux's, would break the broker and
+//! the commands that the agent runs.
 //!
 //! Brokers start without these variables, and carry the user's values in variables with other names. From those,
 //! `flux-agent program` restores them for the user's program, and the job shell for tasks. An image's own Flux may need
@@ -150,8 +150,13 @@ mod tests {
 
     #[test]
     fn every_broker_starts_without_the_users_libraries() {
-        for index in [0, 1] {
-            assert!(is_removed(&launch(SUBMIT, index), "LD_LIBRARY_PATH"), "{index}");
+        for (index, name) in [
+            (0, "LD_LIBRARY_PATH"),
+            (1, "LD_LIBRARY_PATH"),
+            (0, "LD_PRELOAD"),
+            (1, "LD_PRELOAD"),
+        ] {
+            assert!(is_removed(&launch(SUBMIT, index), name), "{index} {name}");
         }
         let with_images_flux = launch(&format!("{SUBMIT}[view]\nenabled=false\n"), 0);
         assert!(
