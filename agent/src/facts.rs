@@ -7,7 +7,7 @@
 //! No NSS: names are read from plain files, which works in any image.
 
 mod cpu;
-mod devices;
+pub mod devices;
 pub mod host;
 mod network;
 mod process;

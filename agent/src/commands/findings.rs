@@ -13,6 +13,8 @@ use serde_json::Value;
 use super::observe;
 use super::pod::Pod;
 use super::preflight::{Findings, HugePages, Names, Numa, ResourceTotals};
+use crate::facts::devices;
+use crate::facts::host::HostFiles;
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
 use crate::system::glibc::Libc;
@@ -58,6 +60,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
             .map(|volume| volume.blocks() * volume.fragment_size()),
         huge_pages: huge_pages(&at("/sys/kernel/mm/hugepages"), &at("/sys/fs/cgroup")),
         numa: numa(&at("/sys/devices/system/node"), &pod.facts.cpus),
+        mig_parts: devices::mig_parts(&HostFiles::new(&pod.root)),
         rdma: rdma(&at("/dev/infiniband")),
         memory_lock: memory_lock(&at("/proc/self/status")),
         certificate: certificate(&[at(&pod_paths.curve_cert()), at(paths::CURVE_FILE)]),

@@ -52,6 +52,8 @@ pub struct Findings<'a> {
     pub huge_pages: Vec<HugePages>,
     /// None: the machine has only one NUMA node.
     pub numa: Option<Numa>,
+    /// Parts of divided GPUs (NVIDIA MIG) in the container.
+    pub mig_parts: usize,
     /// RDMA devices that the container sees (`/dev/infiniband/uverbs0` …).
     pub rdma: usize,
     /// Bytes of memory that a process may lock; none: any number.
@@ -145,6 +147,9 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         add("cert", certificate(&findings.certificate));
     }
     add("cpus", cores(findings));
+    if findings.mig_parts > 1 {
+        add("gpus", (Warn, mig_slices(findings.mig_parts)));
+    }
     add("binding", (Pass, findings.instance.binding.line()));
     if let Some(resources) = &findings.resources {
         add("R", listed_resources(findings, *resources));
@@ -317,6 +322,12 @@ fn cores(findings: &Findings) -> (Level, String) {
         ),
         _ => (Pass, has),
     }
+}
+
+fn mig_slices(count: usize) -> String {
+    format!(
+        "{count} MIG slices: CUDA selects a slice by its UUID, but Flux passes indexes. Request one slice per pod, and set `size` to the number of slices"
+    )
 }
 
 /// Whether R has as many hosts as the instance and no more cores than this host. If the spec declares cores, the

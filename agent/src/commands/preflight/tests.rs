@@ -22,6 +22,7 @@ fn good_findings<'a>(instance: &'a Instance, facts: &'a Facts) -> Findings<'a> {
             allowed: 1,
             largest: 8,
         }),
+        mig_parts: 1,
         rdma: 2,
         memory_lock: None,
         certificate: Ok("ABCDEFGH".into()),
@@ -103,6 +104,7 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Warn, "R", "share", |f| {
         f.resources = Some(ResourceTotals { hosts: 4, cores: 64 })
     });
+    only(Warn, "gpus", "one slice per pod", |f| f.mig_parts = 2);
     only(Warn, "mpi", "IPC_LOCK", |f| f.memory_lock = Some(8 << 20));
     only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));
     only(Warn, "shm", "emptyDir", |f| f.shared_memory = None);
