@@ -548,21 +548,30 @@ fn evicted_cluster_starts_with_the_size_that_was_held() {
 
 /// A queue cannot admit a part of it. `size` may equal `minSize`, or not, while it runs.
 #[test]
-fn elastic_cluster_with_min_size_stays_valid_when_it_grows() {
-    test("elastic-min", async |fixture| {
+fn elastic_cluster_is_resized_while_it_runs() {
+    test("elastic", async |fixture| {
         let operator = fixture.operator().await;
-        let spec = json!({ "size": 1, "minSize": 1, "maxSize": 8 });
-        queue(&fixture, "mc", json!({}), spec).await;
-        assert_eq!(fixture.job("mc").await.annotations()[ELASTIC], "true");
-        admit(&fixture, "mc", 1).await;
-        let lead = run(&fixture, "mc", 1).await[&0].uid();
-        fixture.edit("mc", json!({ "size": 2 })).await;
-        let pods = run(&fixture, "mc", 2).await;
-        assert_eq!(pods[&0].uid(), lead);
-        let job = fixture.job("mc").await;
-        assert_eq!(sizes(&job), (Some(2), Some(2), Some(false)));
-        assert!(!job.annotations().contains_key(LEAST), "{:?}", job.annotations());
-        assert_eq!(condition(&fixture.status("mc").await, "Valid")["reason"], "Valid");
+        for (name, spec, reason) in [
+            ("all", json!({ "size": 1, "maxSize": 3 }), "Valid"),
+            (
+                "part",
+                json!({ "size": 1, "minSize": 1, "maxSize": 8 }),
+                "ValidWithNotes",
+            ),
+        ] {
+            queue(&fixture, name, json!({}), spec).await;
+            assert_eq!(fixture.job(name).await.annotations()[ELASTIC], "true");
+            admit(&fixture, name, 1).await;
+            let lead = run(&fixture, name, 1).await[&0].uid();
+            fixture.edit(name, json!({ "size": 2 })).await;
+            let pods = run(&fixture, name, 2).await;
+            assert_eq!(pods[&0].uid(), lead);
+            let job = fixture.job(name).await;
+            assert_eq!(sizes(&job), (Some(2), Some(2), Some(false)));
+            assert!(!job.annotations().contains_key(LEAST), "{:?}", job.annotations());
+            let status = fixture.status(name).await;
+            assert_eq!(condition(&status, "Valid")["reason"], reason, "{status:#}");
+        }
         operator.stop().await;
     });
 }
