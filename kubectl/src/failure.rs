@@ -13,6 +13,9 @@ pub const UNREAD: u8 = 141;
 const NOT_INSTALLED: &str = "this cluster has no MiniClusters. Install the operator (docs/getting-started.md), or choose another \
                              cluster with --context";
 
+/// Why a call fails if the API server rejects the user's credentials, also the new ones of `login`.
+const NOT_LOGGED_IN: &str = "the API server rejects your credentials, which may have expired. Log in again";
+
 /// Why a command ends with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -70,6 +73,15 @@ impl Failure {
         }
     }
 
+    /// The failure to go on watching the MiniCluster `name`, since the API server rejects the user's credentials.
+    pub fn logged_out(name: &str) -> Failure {
+        Failure::Call {
+            doing: format!("watch MiniCluster {name}, which goes on"),
+            why: NOT_LOGGED_IN.to_owned(),
+            passes: false,
+        }
+    }
+
     /// Adds the address of the API server, if it did not answer.
     pub fn with_server(self, server: &str) -> Failure {
         match self {
@@ -120,6 +132,7 @@ pub fn cause_of(error: &kube::Error) -> String {
         kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
             NOT_INSTALLED.to_owned()
         }
+        kube::Error::Api(status) if status.code == 401 => NOT_LOGGED_IN.to_owned(),
         kube::Error::Api(status) => status.message.clone(),
         other => causes(other),
     }
@@ -128,11 +141,6 @@ pub fn cause_of(error: &kube::Error) -> String {
 /// Whether the API server answered with this code.
 pub fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
-}
-
-/// Whether an object was not created because another one has its name.
-pub fn is_name_taken(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
 }
 
 /// Whether a retry may help: there was no answer, or it has the code 429 or 5xx.

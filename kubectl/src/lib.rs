@@ -5,7 +5,7 @@
 //! cli ─► list, status, logs, wait, stop, scale, timeline, debug: read the state, or make one change
 //! cli ─► connect, submit, jobs, top: the agent in the lead's pod, by exec
 //! cli ─► completion: names for the shell
-//! used by all: target (client and namespace), observed (the state of a MiniCluster, pure), progress (pure),
+//! used by all: target (client and namespace), login (a client for `target`), observed (the state of a MiniCluster, pure), progress (pure),
 //!            outages (pure), screen, output, input, failure
 //! ```
 //!
@@ -22,6 +22,7 @@ mod debug;
 mod failure;
 mod input;
 mod list;
+mod login;
 mod logs;
 mod observed;
 mod outages;

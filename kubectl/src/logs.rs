@@ -352,7 +352,8 @@ pub async fn follow(
                 Err(error) if failure::is_code(&error, 403) => break (!is_missing).then(|| pod.clone()),
                 Err(error) => {
                     failures.note(self::is_away(&error));
-                    if can_give_up && failures.count >= TRIES {
+                    // With expired credentials (401), no later try succeeds either.
+                    if (can_give_up || failure::is_code(&error, 401)) && failures.count >= TRIES {
                         return unread(&failure::cause_of(&error));
                     }
                     tokio::time::sleep(PAUSE_AFTER_FAILURE).await;

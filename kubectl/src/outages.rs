@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use flux_shared::causes::causes;
+use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 
 /// What is watched.
@@ -31,7 +32,13 @@ pub struct Outages {
     refused: BTreeSet<Watched>,
     /// Whether the API server is reported as lost.
     is_lost: bool,
+    /// How often in a row the API server has rejected the user's credentials (401).
+    rejections: u32,
 }
+
+/// Rejections in a row after which the credentials count as expired. Fewer may pass: an API server that has just started
+/// may not know how to check them yet.
+const REJECTIONS: u32 = 5;
 
 impl Outages {
     /// Notes an event of a watch. Returns whether the API server was reported as lost and answers again. Only a watch
@@ -41,35 +48,45 @@ impl Outages {
         if matches!(event, Event::Init) {
             return false;
         }
+        self.rejections = 0;
         self.refused.remove(&watched);
         self.lost.remove(&watched) && std::mem::take(&mut self.is_lost)
     }
 
     /// Notes a failure of a watch, and returns it if it is to be reported.
     pub fn note_error(&mut self, watched: Watched, error: &watcher::Error) -> Option<Outage> {
-        if let Some(why) = refusal(error) {
+        let answer = answer(error);
+        self.rejections = match answer {
+            Some(status) if status.code == 401 => self.rejections + 1,
+            _ => 0,
+        };
+        if let Some(status) = answer.filter(|status| status.code == 403) {
             // A refusal is an answer. If the other watch is still lost, its next event ends the outage.
             self.lost.remove(&watched);
             self.is_lost &= !self.lost.is_empty();
-            let why = why.to_owned();
+            let why = status.message.clone();
             return self.refused.insert(watched).then_some(Outage::Refused { why });
         }
         let is_news = self.lost.insert(watched) && !self.is_lost;
         self.is_lost |= is_news;
         is_news.then(|| Outage::Lost { why: causes(error) })
     }
+
+    /// Whether the user's credentials have expired, and `login` has no others.
+    pub fn is_logged_out(&self) -> bool {
+        self.rejections >= REJECTIONS
+    }
 }
 
-/// What the API server said, if it forbids the watch.
-fn refusal(error: &watcher::Error) -> Option<&str> {
-    let status = match error {
+/// The API server's answer, if there was one.
+fn answer(error: &watcher::Error) -> Option<&Status> {
+    match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
         | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => status,
-        _ => return None,
-    };
-    (status.code == 403).then_some(status.message.as_str())
+        | watcher::Error::WatchError(status) => Some(status),
+        _ => None,
+    }
 }
 
 /// The message about a refused watch, for the MiniCluster `name`.
@@ -96,8 +113,6 @@ impl fmt::Display for Watched {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
     use super::*;
 
     fn failed(code: u16) -> watcher::Error {
@@ -152,6 +167,23 @@ mod tests {
             Some(Outage::Refused { .. })
         ));
         assert!(outages.note_event(Watched::Cluster, &EVENT));
+    }
+
+    #[test]
+    fn user_is_logged_out_after_rejections_in_a_row() {
+        let mut outages = Outages::default();
+        let reject = |outages: &mut Outages, count| {
+            for _ in 0..count {
+                outages.note_error(Watched::Cluster, &failed(401));
+            }
+            outages.is_logged_out()
+        };
+        assert!(!reject(&mut outages, REJECTIONS - 1));
+        outages.note_event(Watched::Pods, &EVENT);
+        assert!(!reject(&mut outages, REJECTIONS - 1));
+        outages.note_error(Watched::Pods, &failed(500));
+        assert!(!reject(&mut outages, REJECTIONS - 1));
+        assert!(reject(&mut outages, 1));
     }
 
     #[test]

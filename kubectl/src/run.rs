@@ -284,7 +284,9 @@ async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option
     let created = retry(async || {
         let error = match clusters.create(&parameters, cluster).await {
             Ok(created) => return Ok(Some(created)),
-            Err(error) if failure::is_name_taken(&error) => return find_own(target, cluster).await,
+            Err(error) if flux_operator_client::is_name_taken(&error) => {
+                return find_own(target, cluster).await;
+            }
             Err(error) => error,
         };
         // A conflict is temporary: for example, another creation has just changed the namespace's quota. After a lost

@@ -22,6 +22,7 @@ use tower::buffer::BufferLayer;
 use tower::retry::RetryLayer;
 
 use crate::failure::{Failure, is_code};
+use crate::login;
 use crate::observed;
 
 /// Longest time to connect to the API server.
@@ -106,13 +107,21 @@ impl Target {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
-        let builder = ClientBuilder::try_from(config).map_err(|error| Failure::NoServer(causes(&error)))?;
-        // `Retry` clones its service, which only a buffer allows.
-        let builder = builder
-            .with_layer(&BufferLayer::new(MOST_WAITING))
-            .with_layer(&RetryLayer::new(RetryPolicy::default()));
+        let client = client_of(config).map_err(Failure::NoServer)?;
+        let (kept, url) = (access.clone(), server.clone());
+        let log_in = move || {
+            let (access, url) = (kept.clone(), url.clone());
+            async move {
+                let config = config_of(&access).await.ok()?;
+                // The user may have chosen another context meanwhile.
+                if config.cluster_url.to_string() != url {
+                    return None;
+                }
+                client_of(config).ok()
+            }
+        };
         Ok(Target {
-            client: builder.build(),
+            client: login::renewing(client, log_in),
             access,
             namespace,
             server,
@@ -202,12 +211,21 @@ fn selector(name: &str) -> String {
     format!("{}={name}", labels::CLUSTER)
 }
 
+fn client_of(config: Config) -> Result<Client, String> {
+    let builder = ClientBuilder::try_from(config).map_err(|error| causes(&error))?;
+    // `Retry` clones its service, which only a buffer allows.
+    let builder = builder
+        .with_layer(&BufferLayer::new(MOST_WAITING))
+        .with_layer(&RetryLayer::new(RetryPolicy::default()));
+    Ok(builder.build())
+}
+
 async fn config_of(access: &Access) -> Result<Config, String> {
     let mut config = config::config(access.kubeconfig.as_deref(), access.context.as_deref())
         .await
         .map_err(|error| causes(&error))?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // The retries of kube's default client take minutes, in which a command prints nothing. `Target::find` adds a
+    // The retries of kube's default client take minutes, in which a command prints nothing. `client_of` adds a
     // policy with few and short ones.
     config.default_retry = false;
     Ok(config)

@@ -124,6 +124,9 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
                 None => {}
             },
         }
+        if outages.is_logged_out() {
+            return Err(Failure::logged_out(&args.name));
+        }
         let (name, code) = (&args.name, code(&snapshot, args.until));
         if let Some(why) = progress::trouble(&snapshot)
             && args.until != For::Deleted
@@ -195,7 +198,31 @@ pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Answer, answering};
+    use crate::testing::{Answer, answering, failed};
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_fails_when_the_credentials_have_expired() {
+        let (target, _) = answering(|request| {
+            if request.contains('?') {
+                return failed(401);
+            }
+            let cluster = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+                "metadata": { "name": "mc" }, "spec": { "containers": [] } });
+            Answer::Json(200, cluster)
+        });
+        for until in [For::Finished, For::Ready, For::Deleted] {
+            let args = Args {
+                name: "mc".into(),
+                until,
+                timeout: Some(3600),
+            };
+            let failure = run(&target, &args).await.unwrap_err().to_string();
+            assert!(
+                failure.contains("mc, which goes on: ") && failure.ends_with("Log in again"),
+                "{failure}"
+            );
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn timeout_holds_for_the_first_call() {

@@ -257,6 +257,35 @@ async fn follow_fails_at_once_without_the_permission_to_read_logs() {
     assert!(failure.contains("failed to read the whole log"), "{failure}");
 }
 
+/// An API server that has just started may reject credentials for a moment, too.
+#[tokio::test(start_paused = true)]
+async fn follow_fails_when_the_credentials_have_expired() {
+    for (rejections, is_whole) in [(2, true), (u32::MAX, false)] {
+        let (mut reads, mut left) = (0, rejections);
+        let (target, _) = answering(move |request| {
+            reads += 1;
+            if reads > 1 && left > 0 {
+                left -= 1;
+                return failed(401);
+            }
+            if request.contains("/log?") {
+                Answer::Log(whole(LINE))
+            } else {
+                Answer::Json(200, serde_json::to_value(ended_pod()).unwrap())
+            }
+        });
+        let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
+        let result = follow(&pods, &pod, &start, &mut resume, || ());
+        let result = tokio::time::timeout(Duration::from_secs(600), result)
+            .await
+            .unwrap();
+        assert_eq!(result.is_ok(), is_whole, "{result:?}");
+        if let Err(failure) = result {
+            assert!(failure.to_string().ends_with("Log in again"), "{failure}");
+        }
+    }
+}
+
 /// A load balancer may answer for an API server that is away.
 #[tokio::test(start_paused = true)]
 async fn follow_waits_for_an_api_server_that_is_away() {

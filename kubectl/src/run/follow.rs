@@ -295,6 +295,10 @@ impl<'a> FollowState<'a> {
                 }
                 return Ok(ending);
             }
+            // The API server goes on sending a log when the credentials have expired.
+            if log.is_none() && self.outages.is_logged_out() {
+                return Err(Failure::logged_out(name));
+            }
             // Only the first start is shown, and nothing once the MiniCluster is being stopped.
             if self.snapshot.cluster.is_some() && self.interrupts == 0 && self.restarts == 0 {
                 self.screen.show(&progress::stages(&self.snapshot));
@@ -584,6 +588,18 @@ mod tests {
         until_end(&target, id, &screen, &mut interrupts, false)
             .await
             .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn follow_fails_when_the_credentials_have_expired() {
+        let (target, _) = answering(|_| failed(401));
+        let id = ClusterId { name: "mc", uid: "u" };
+        let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
+        let failure = until_end(&target, id, &screen, &mut interrupts, false)
+            .await
+            .err()
+            .unwrap();
+        assert!(failure.to_string().contains("Log in again"), "{failure}");
     }
 
     #[tokio::test(start_paused = true)]
