@@ -220,7 +220,10 @@ fn run_webhook(webhook: Webhook) -> Result<(), CliError> {
         // With a certificate from files, the webhook makes no API call.
         let client = match webhook.settings.directory {
             Some(_) => None,
-            None => Some(connect(unserved_metrics()?).await?),
+            None => {
+                let metrics = unserved_metrics()?;
+                Some((connect(metrics.clone()).await?, metrics))
+            }
         };
         Ok(webhook::run(client, webhook.settings, stop_signal()?).await?)
     })

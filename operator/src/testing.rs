@@ -2,16 +2,49 @@
 
 use std::sync::{Arc, Mutex};
 
+use http::header::DATE;
 use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::fmt::rfc2822::DateTimePrinter;
 use kube::Client;
 use kube::client::{Body, ClientBuilder};
 use serde_json::Value;
+use tower::{BoxError, Service, ServiceExt};
+
+use crate::api::client;
+use crate::health::metrics::Metrics;
 
 /// A client of an API server that answers each request with the status code and body that `answer` returns. `answer`
 /// gets the request's body, or null if it has none. If it returns `None`, the request is never answered.
 pub fn client(answer: impl FnMut(&Parts, Value) -> Option<(u16, Value)> + Send + 'static) -> Client {
+    ClientBuilder::new(server(answer), "default").build()
+}
+
+/// Like [`client`], but built as the operator's, with `metrics`. The API server's clock shows `time`.
+pub fn client_at(
+    time: Timestamp,
+    metrics: Arc<Metrics>,
+    answer: impl FnMut(&Parts, Value) -> Option<(u16, Value)> + Send + 'static,
+) -> Client {
+    let server = server(answer).map_response(move |mut answer| {
+        answer.headers_mut().extend(date(time));
+        answer
+    });
+    client::build(ClientBuilder::new(server, "default"), metrics)
+}
+
+/// The header `Date` of an answer.
+pub fn date(time: Timestamp) -> HeaderMap {
+    let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time).unwrap();
+    HeaderMap::from_iter([(DATE, text.parse().unwrap())])
+}
+
+fn server(
+    answer: impl FnMut(&Parts, Value) -> Option<(u16, Value)> + Send + 'static,
+) -> impl Service<Request<Body>, Response = Response<Body>, Error = BoxError, Future: Send> + Send + 'static {
     let answer = Arc::new(Mutex::new(answer));
-    let service = tower::service_fn(move |request: http::Request<Body>| {
+    tower::service_fn(move |request: Request<Body>| {
         let answer = answer.clone();
         async move {
             let (head, body) = request.into_parts();
@@ -22,8 +55,7 @@ pub fn client(answer: impl FnMut(&Parts, Value) -> Option<(u16, Value)> + Send +
             };
             // In a watch, a line break ends each event.
             let body = Body::from(format!("{body}\n").into_bytes());
-            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body)?)
+            Ok(Response::builder().status(code).body(body)?)
         }
-    });
-    ClientBuilder::new(service, "default").build()
+    })
 }

@@ -26,6 +26,7 @@ use futures::{FutureExt, future};
 use kube::Client;
 use tokio::sync::watch;
 
+use crate::health::metrics::Metrics;
 use crate::health::server as health_server;
 use crate::health::webhook_metrics::WebhookMetrics;
 
@@ -127,10 +128,10 @@ impl health_server::Answers for WebhookHealth {
     }
 }
 
-/// Serves until `stop` resolves, and then for `drain` longer. Without a client, the settings must name a directory
-/// with the certificate.
+/// Serves until `stop` resolves, and then for `drain` longer. `client` comes with the metrics that it was built with.
+/// Without a client, the settings must name a directory with the certificate.
 pub async fn run(
-    client: Option<Client>,
+    client: Option<(Client, Arc<Metrics>)>,
     settings: Settings,
     stop: impl Future<Output = ()>,
 ) -> Result<(), WebhookError> {
@@ -171,8 +172,10 @@ pub async fn run(
     };
     let keep_certificate = match (&settings.directory, client) {
         (Some(directory), _) => certificate_renewal::keep_files(directory, &current, &metrics).boxed(),
-        (None, Some(client)) => {
-            certificate_renewal::keep(client, settings.clone(), current.clone(), metrics.clone()).boxed()
+        (None, Some((client, client_metrics))) => {
+            let (settings, current) = (settings.clone(), current.clone());
+            let renewal = certificate_renewal::Renewal::new(client, client_metrics, settings, current);
+            certificate_renewal::keep(renewal, metrics.clone()).boxed()
         }
         (None, None) => return Err(WebhookError::NoCertificate),
     };

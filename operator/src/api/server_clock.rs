@@ -36,9 +36,10 @@ impl ServerClock {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::jiff::{SignedDuration, fmt::rfc2822::DateTimePrinter};
+    use k8s_openapi::jiff::SignedDuration;
 
     use super::*;
+    use crate::testing;
 
     fn date(text: &str) -> HeaderMap {
         HeaderMap::from_iter([(DATE, text.parse().unwrap())])
@@ -55,8 +56,7 @@ mod tests {
         }
         for hours in [3, -3] {
             let ahead = SignedDuration::from_hours(hours);
-            let printed = DateTimePrinter::new().timestamp_to_rfc9110_string(&(Timestamp::now() + ahead));
-            clock.note(&date(&printed.unwrap()));
+            clock.note(&testing::date(Timestamp::now() + ahead));
             // An answer without a readable date takes nothing back.
             clock.note(&date("soon"));
             let behind = behind(Timestamp::now() + ahead);

@@ -17,7 +17,7 @@ use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
@@ -29,6 +29,7 @@ use super::certificate::{self, CertificateError, Current, Pair};
 use super::{NAME, Settings};
 use crate::api::installed;
 use crate::health::log;
+use crate::health::metrics::Metrics;
 use crate::health::webhook_metrics::WebhookMetrics;
 use crate::webhook::migrate::CRD;
 
@@ -85,13 +86,8 @@ fn crd_error(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
 }
 
 /// Keeps the Secret, the caBundle and the served certificate up to date; never returns.
-pub(super) async fn keep(
-    client: Client,
-    settings: Settings,
-    current: Arc<Current>,
-    metrics: Arc<WebhookMetrics>,
-) -> Infallible {
-    let mut renewal = Renewal::new(client.clone(), settings, current);
+pub(super) async fn keep(mut renewal: Renewal, metrics: Arc<WebhookMetrics>) -> Infallible {
+    let client = renewal.client.clone();
     let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
     // Of a change, only the fact is used: `renew_if_due` reads the objects itself.
     let secret_metadata: Api<PartialObjectMeta<Secret>> =
@@ -124,8 +120,11 @@ pub(super) async fn keep(
     }
 }
 
-struct Renewal {
+pub(super) struct Renewal {
     client: Client,
+    /// The metrics that the client was built with. They have the API server's clock, by which replicas whose own clocks
+    /// differ agree whether a certificate is stale.
+    client_metrics: Arc<Metrics>,
     secrets: Api<Secret>,
     definitions: Api<CustomResourceDefinition>,
     settings: Settings,
@@ -140,11 +139,17 @@ struct Renewal {
 }
 
 impl Renewal {
-    fn new(client: Client, settings: Settings, current: Arc<Current>) -> Renewal {
+    pub(super) fn new(
+        client: Client,
+        client_metrics: Arc<Metrics>,
+        settings: Settings,
+        current: Arc<Current>,
+    ) -> Renewal {
         Renewal {
             secrets: Api::namespaced(client.clone(), &settings.namespace),
             definitions: Api::all(client.clone()),
             client,
+            client_metrics,
             settings,
             current,
             is_owned: false,
@@ -161,8 +166,14 @@ impl Renewal {
         self.is_owned |= found
             .as_ref()
             .is_some_and(|secret| !secret.owner_references().is_empty());
+        // A read before `now`: the clock ignores an answer 404, such as that about the Secret.
+        let owner = match &found {
+            Some(_) => None,
+            None => self.owner().await?,
+        };
         let stored = found.as_ref().and_then(Pair::of_secret);
-        let is_fresh = |pair: &Pair| !pair.is_stale(&names, Timestamp::now());
+        let now = self.client_metrics.server_clock.now();
+        let is_fresh = |pair: &Pair| !pair.is_stale(&names, now);
         let pair = match stored {
             Some(pair) if is_fresh(&pair) => pair,
             before => {
@@ -171,7 +182,7 @@ impl Renewal {
                     .or_else(|| self.served_bundle.clone());
                 let pair = match self.unstored.take().filter(is_fresh) {
                     Some(pair) => pair,
-                    None => Pair::make(&names, bundle.as_deref(), Timestamp::now())?,
+                    None => Pair::make(&names, bundle.as_deref(), now)?,
                 };
                 self.unstored = Some(pair.clone());
                 // API servers must trust the new authority before its certificate is served. Before the first
@@ -180,7 +191,7 @@ impl Renewal {
                     self.publish(&pair.bundle).await?;
                     tokio::time::sleep(self.settings.overlap).await;
                 }
-                self.store(&pair, found).await?;
+                self.store(&pair, found, owner).await?;
                 tracing::info!(certificate = ?pair, "created a certificate for the webhook");
                 pair
             }
@@ -192,9 +203,26 @@ impl Renewal {
         Ok(())
     }
 
-    /// Writes the pair into the Secret; `found` is the present Secret. This fails if another replica has written it
-    /// first; the next attempt then finds that replica's pair.
-    async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), RenewalError> {
+    /// The owner of a new Secret. None: the process was started by hand.
+    async fn owner(&self) -> Result<Option<OwnerReference>, RenewalError> {
+        let owner = installed::owner(&self.client, &self.settings.namespace, NAME)
+            .await
+            .map_err(owner_error)?;
+        // The Secret was deleted with the Deployment, and this process will be, too. Nobody would delete a new Secret.
+        if owner.is_none() && self.is_owned {
+            return Err(RenewalError::Uninstalled);
+        }
+        Ok(owner)
+    }
+
+    /// Writes the pair into the Secret; `found` is the present Secret, and `owner` the owner of a new one. This fails if
+    /// another replica has written it first; the next attempt then finds that replica's pair.
+    async fn store(
+        &self,
+        pair: &Pair,
+        found: Option<Secret>,
+        owner: Option<OwnerReference>,
+    ) -> Result<(), RenewalError> {
         let parameters = PostParams {
             field_manager: Some(labels::MANAGER.into()),
             ..PostParams::default()
@@ -202,14 +230,6 @@ impl Renewal {
         let namespace = self.settings.namespace.as_str();
         match found {
             None => {
-                let owner = installed::owner(&self.client, namespace, NAME)
-                    .await
-                    .map_err(owner_error)?;
-                // The Secret was deleted with the Deployment, and this process will be, too. Nobody would delete a
-                // new Secret.
-                if owner.is_none() && self.is_owned {
-                    return Err(RenewalError::Uninstalled);
-                }
                 let secret = pair.to_secret(namespace, NAME, owner, None);
                 self.secrets
                     .create(&parameters, &secret)
@@ -296,6 +316,7 @@ fn read_files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), RenewalError> {
 mod tests {
     use std::sync::{Mutex, MutexGuard};
 
+    use k8s_openapi::jiff::{SignedDuration, Timestamp};
     use serde_json::Value;
 
     use super::*;
@@ -307,6 +328,8 @@ mod tests {
         secret: Option<Value>,
         ca_bundle: Option<Value>,
         refusal: Option<u16>,
+        /// Whether the webhook has a Deployment. Otherwise the process was started by hand.
+        is_deployed: bool,
         /// The number of writes to the CRD.
         publications: usize,
     }
@@ -335,11 +358,13 @@ mod tests {
                 });
                 return (200, json!({ "metadata": { "name": CRD }, "spec": spec }));
             }
+            if path.contains("/deployments/") && self.is_deployed {
+                return (200, json!({ "metadata": { "name": NAME, "uid": "uid" } }));
+            }
             match (path.contains("/secrets"), body, self.refusal) {
                 (true, Some(_), Some(code)) => failure(code),
                 (true, Some(secret), None) => (200, self.secret.insert(secret).clone()),
                 (true, None, _) if self.secret.is_some() => (200, json!(self.secret)),
-                // There is no Deployment: the process was started by hand.
                 _ => {
                     assert_eq!(method, http::Method::GET);
                     failure(404)
@@ -357,11 +382,11 @@ mod tests {
         }
     }
 
-    /// A webhook that serves the certificate of the Secret, and its API server.
-    async fn serving() -> (Renewal, Arc<Mutex<Server>>) {
-        let server: Arc<Mutex<Server>> = Arc::default();
+    /// A webhook whose API server's clock shows `date`.
+    fn renewal(server: &Arc<Mutex<Server>>, date: Timestamp) -> Renewal {
+        let metrics = Arc::new(Metrics::new().unwrap());
         let answering = server.clone();
-        let client = testing::client(move |request, body| {
+        let client = testing::client_at(date, metrics.clone(), move |request, body| {
             let body = (!body.is_null()).then_some(body);
             let mut server = answering.lock().unwrap();
             Some(server.answer(&request.method, request.uri.path(), body))
@@ -375,7 +400,13 @@ mod tests {
             overlap: Duration::ZERO,
             drain: Duration::ZERO,
         };
-        let mut renewal = Renewal::new(client, settings, Arc::default());
+        Renewal::new(client, metrics, settings, Arc::default())
+    }
+
+    /// A webhook that serves the certificate of the Secret, and its API server.
+    async fn serving() -> (Renewal, Arc<Mutex<Server>>) {
+        let server: Arc<Mutex<Server>> = Arc::default();
+        let mut renewal = renewal(&server, Timestamp::now());
         renewal.renew_if_due().await.unwrap();
         assert_eq!(locked(&server).authorities().len(), 1);
         (renewal, server)
@@ -383,6 +414,33 @@ mod tests {
 
     fn locked(server: &Mutex<Server>) -> MutexGuard<'_, Server> {
         server.lock().unwrap()
+    }
+
+    /// A replica on a node with a fast clock would renew again and again, with certificates that are not valid yet.
+    #[tokio::test]
+    async fn certificate_is_timed_by_the_api_servers_clock() {
+        let days = |days: i64| SignedDuration::from_hours(24 * days);
+        let date = Timestamp::now() - days(80);
+        let server = Arc::new(Mutex::new(Server {
+            is_deployed: true,
+            ..Server::default()
+        }));
+        renewal(&server, date).renew_if_due().await.unwrap();
+        let secret = |server: &Server| -> Secret { serde_json::from_value(json!(server.secret)).unwrap() };
+        let pair = Pair::of_secret(&secret(&locked(&server))).unwrap();
+        let certified = pair.certified().unwrap();
+        let (_, certificate) = x509_parser::parse_x509_certificate(&certified.cert[0]).unwrap();
+        assert!(certificate.validity().not_before.timestamp() <= date.as_second());
+
+        let names = renewal(&server, date).settings.names();
+        let fresh = Pair::make(&names, None, date - days(200)).unwrap();
+        locked(&server).secret = Some(json!(fresh.to_secret("ns", NAME, None, None)));
+        renewal(&server, date).renew_if_due().await.unwrap();
+        assert_eq!(
+            Pair::of_secret(&secret(&locked(&server))),
+            Some(fresh),
+            "no renewal"
+        );
     }
 
     #[tokio::test]

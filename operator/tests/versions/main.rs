@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use flux_operator_core::yaml;
 use futures::StreamExt;
 
+use flux_operator::health::metrics::Metrics;
 use flux_operator::webhook;
 use flux_operator::webhook::migrate;
 use flux_shared::crd::convert::{Version, convert_spec};
@@ -107,6 +108,11 @@ async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
     ClientBuilder::try_from(config).unwrap().with_layer(&log).build()
 }
 
+/// A client as the webhook takes it. The metrics are unused: this client notes no times of the API server.
+fn with_metrics(client: Client) -> Option<(Client, Arc<Metrics>)> {
+    Some((client, Arc::new(Metrics::new().unwrap())))
+}
+
 /// What is shipped, except the CRD and the operator itself.
 fn installation() -> String {
     Installation::whole(&json!({}))
@@ -141,7 +147,7 @@ impl Fixture {
 
     fn webhook_at(&self, port: u16) -> JoinHandle<()> {
         let settings = self.settings(port, NAMESPACE);
-        let client = Some(self.webhook_client.clone());
+        let client = with_metrics(self.webhook_client.clone());
         tokio::spawn(async move {
             webhook::run(client, settings, std::future::pending())
                 .await

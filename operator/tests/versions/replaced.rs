@@ -46,7 +46,7 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
             let health = free_port();
             settings.health = Some(([127, 0, 0, 1], health).into());
             let stopped = async { drop(stopped.await) };
-            let run = webhook::run(Some(fixture.webhook_client.clone()), settings, stopped);
+            let run = webhook::run(with_metrics(fixture.webhook_client.clone()), settings, stopped);
             let task = tokio::spawn(async move { run.await.unwrap() });
             until("it is ready", async || is_ready(health).await).await;
             (port, stop, task)
@@ -108,7 +108,7 @@ fn replicas_keep_each_others_ca_in_the_bundle() {
         let namespaces = [(fixture.port, NAMESPACE), (other, "default")];
         let run = |(port, namespace)| {
             webhook::run(
-                Some(fixture.client.clone()),
+                with_metrics(fixture.client.clone()),
                 fixture.settings(port, namespace),
                 std::future::pending(),
             )
