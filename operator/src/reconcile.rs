@@ -146,11 +146,14 @@ async fn report(
     let target = target.with_queueing_of(job.as_ref());
     let known_status = with_losses(&target, context);
     let ended_job = match (decision, &done) {
-        (Decision::Ended { reason, message }, Ok(_)) => Some(missing_job_as_ended(&target, reason, message)),
+        (Decision::Ended { reason, message }, Ok(_)) => {
+            Some(missing_job_as_ended(&target, reason, message, context))
+        }
         (_, Ok(Done::OutOfTime)) => Some(missing_job_as_ended(
             &target,
             Reason::DeadlineExceeded.name(),
             "deadlineSeconds exceeded before it could restart",
+            context,
         )),
         _ => None,
     };
@@ -401,7 +404,8 @@ async fn carry_out(
             reason,
             message,
         } => {
-            let now = previous_status::rfc3339(Timestamp::now());
+            // The Job's other times are the control plane's.
+            let now = previous_status::rfc3339(context.metrics.server_clock.now());
             tracing::info!(reason, message, "ended the Job");
             let job = context.index.job(&target.key);
             // Only a suspended Job lacks a start time for longer than a moment.
@@ -575,12 +579,12 @@ async fn write_counted_restart(
 }
 
 /// A Job that no longer exists, with the final condition that it would have now.
-fn missing_job_as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
-    let now = Timestamp::now();
+fn missing_job_as_ended(target: &Target, reason: &str, message: &str, context: &Context) -> JobSeen {
     let condition = job::TrueCondition {
         reason: reason.to_owned(),
         message: message.to_owned(),
-        since: Some(now),
+        // `ttlSecondsAfterFinished` is counted from this time by the same clock.
+        since: Some(context.metrics.server_clock.now()),
     };
     let is_complete = *reason == Reason::Completed;
     JobSeen {
@@ -648,7 +652,7 @@ fn record_time_to_ready(
         && after.restart_count == 0
         && let Some(created) = object.meta().creation_timestamp.as_ref()
     {
-        let time = Timestamp::now().duration_since(created.0);
+        let time = context.metrics.server_clock.now().duration_since(created.0);
         context
             .metrics
             .ready_after(Duration::try_from(time).unwrap_or_default());
@@ -721,7 +725,7 @@ fn new_status(
         .map(|job| restart::without_end_if_given_up(known_status, job));
     let observation = observation(target, cluster, known_status, &observed);
     let current_job = current_job.as_deref().map(|job| match &observation {
-        Some(observation) => ending::with_decided_end(observation, job),
+        Some(observation) => ending::with_decided_end(observation, job, context.metrics.server_clock.now()),
         None => Cow::Borrowed(job),
     });
     let job = ended_job.or(current_job.as_deref());

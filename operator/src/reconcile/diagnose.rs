@@ -9,7 +9,6 @@ use flux_operator_core::observe::job::JobSeen;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::target::Target;
 use flux_shared::validate::ValidMiniCluster;
-use k8s_openapi::jiff::Timestamp;
 
 use super::create::objects;
 use super::error::ReconcileError;
@@ -126,7 +125,8 @@ async fn read_warning(
     wait: SilentWait<'_>,
     context: &Context,
 ) -> Result<Option<Trouble>, kube::Error> {
-    let now = Timestamp::now();
+    // Events have the times of the control plane.
+    let now = context.metrics.server_clock.now();
     let (first, second) = match wait {
         SilentWait::Starts(uid) => return context.reader.last_warning(namespace, uid, now).await,
         // The pod's own state says why: its node has restarted (`PodSeen::never_starts`).
@@ -157,4 +157,42 @@ async fn read_warning(
         );
     }
     Ok(silent_wait::not_ready(&found))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use flux_operator_core::render::Options;
+    use k8s_openapi::jiff::{Timestamp, ToSpan};
+    use serde_json::json;
+
+    use super::*;
+    use crate::health::metrics::Metrics;
+    use crate::reconcile::apply::Writer;
+    use crate::reconcile::lookups::reader::Reader;
+    use crate::testing;
+
+    #[tokio::test]
+    async fn events_are_read_by_the_api_servers_clock() {
+        for ahead in [-10, 10] {
+            let server_time = Timestamp::now() + ahead.minutes();
+            for (age, is_fresh) in [(1, true), (5, false)] {
+                let event = json!({
+                    "metadata": {}, "involvedObject": {}, "reason": "FailedMount", "message": "why",
+                    "lastTimestamp": (server_time - age.minutes()).to_string(),
+                });
+                let client =
+                    testing::client(move |_, _| Some((200, json!({ "metadata": {}, "items": [event] }))));
+                let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+                let metrics = Arc::new(Metrics::new().unwrap());
+                metrics.server_clock.note(&testing::date(server_time));
+                let context = Context::new(writer, reader, Options::default(), metrics);
+                let found = read_warning("ns", SilentWait::Starts("uid"), &context)
+                    .await
+                    .unwrap();
+                assert_eq!(found.is_some(), is_fresh, "{ahead} minutes ahead, {age} old");
+            }
+        }
+    }
 }

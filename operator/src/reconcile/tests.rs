@@ -10,6 +10,7 @@ use flux_operator_core::render::Options;
 use flux_shared::names;
 use flux_shared::termination::{Ender, Termination};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
@@ -178,6 +179,69 @@ async fn running_job_is_failed_for_its_lead_if_the_spec_is_invalid() {
             None => assert_eq!(failed, None),
         }
         assert!(failed.is_none_or(|condition| condition["type"] == "FailureTarget"));
+    }
+}
+
+/// `ttlSecondsAfterFinished` is counted from these times by the API server's clock. If they were this process's, a
+/// MiniCluster could be deleted early.
+#[tokio::test]
+async fn end_is_timed_by_the_api_servers_clock() {
+    for ahead in [10, -10] {
+        let server_time = Timestamp::now() + SignedDuration::from_mins(ahead);
+        let is_server_time =
+            |time: Timestamp| time.duration_since(server_time).abs() < SignedDuration::from_secs(60);
+        let set = |context: &Context| context.metrics.server_clock.note(&testing::date(server_time));
+
+        // The Job was deleted.
+        let (context, _) = with_silent_server();
+        set(&context);
+        let target = Target::of(&cluster("uid", json!({ "containers": [{ "image": "a" }] })));
+        let job = missing_job_as_ended(&target, Reason::Completed.name(), "", &context);
+        assert!(is_server_time(job.end_time().unwrap()));
+
+        // The operator ends the Job, whose lead was replaced. Or the Job fails although the lead has succeeded.
+        let success = json!({
+            "exitCode": 0, "message": Termination::new(Ender::Program, 0).encode(), "finishedAt": server_time.to_string(),
+        });
+        let message =
+            "Container mc for pod ns/mc-0-a failed with exit code 137 matching FailJob rule at index 1";
+        let mut failing = job_object();
+        failing["status"]["conditions"] = json!([{
+            "type": "FailureTarget", "status": "True", "reason": "PodFailurePolicy", "message": message,
+        }]);
+        let replaced = pod_object("mc-0-b", 0, 1, Value::Null);
+        for (job, lead) in [
+            (job_object(), replaced),
+            (failing, pod_object("mc-0-a", 0, 0, success)),
+        ] {
+            let options = Options {
+                services: false,
+                ..Options::default()
+            };
+            let (context, requests) = with_server(options, job.clone(), json!([lead]));
+            set(&context);
+            let job: JobObject = serde_json::from_value(job).unwrap();
+            context.index.update_job(&job.metadata, JobSeen::of(&job));
+            let pod: PodStatusObject = serde_json::from_value(lead).unwrap();
+            context.index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
+            let status = json!({ "size": 2, "maximumSize": 2, "jobUid": "mc" });
+            let object = cluster_with_status(spec_with_services(), status);
+            reconcile(object, Arc::new(context)).await.unwrap();
+            let requests = requests.lock().unwrap();
+            let written = requests.iter().find_map(|(request, body)| match request.rsplit('/').nth(2)? {
+                "jobs" => body.pointer("/status/conditions/0/lastTransitionTime"),
+                "miniclusters" => {
+                    let mut operations = body.as_array()?.iter();
+                    Some(&operations.find(|operation| operation["path"] == "/status/completionTime")?["value"])
+                }
+                _ => None,
+            });
+            let written = written.unwrap_or_else(|| panic!("{requests:#?}"));
+            assert!(
+                is_server_time(written.as_str().unwrap().parse().unwrap()),
+                "{ahead}: {written}"
+            );
+        }
     }
 }
 

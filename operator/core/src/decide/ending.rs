@@ -12,8 +12,9 @@ use crate::observe::pod_end::{PodEnd, is_follower_failed_by_itself};
 use crate::vocabulary::Reason;
 
 /// The Job with the condition Complete or Failed, if its end is already certain. If the Job has the condition Failed,
-/// but this does not end the MiniCluster (yet), the condition is left out. Otherwise the Job as it is.
-pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
+/// but this does not end the MiniCluster (yet), the condition is left out. Otherwise the Job as it is. `now` is the
+/// control plane's time.
+pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen, now: Timestamp) -> Cow<'a, JobSeen> {
     // Once a Job that is being deleted is gone, `restart` decides whether the MiniCluster has ended. Another Job
     // replaces a given-up one: `restart::without_end_if_given_up` removes its end.
     if job.is_deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
@@ -21,7 +22,7 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<
     }
     // The Job gets the condition Failed only after its pods have ended, but the watch of pods may lag behind.
     let has_living_pods = job.failed.is_none() && observation.pods.iter().any(|pod| !pod.has_ended);
-    if let Some(complete) = success(observation, job) {
+    if let Some(complete) = success(observation, job, now) {
         return Cow::Owned(JobSeen {
             complete: Some(complete),
             failed: None,
@@ -36,7 +37,7 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<
     };
     let failed = failing
         .cloned()
-        .or_else(|| failure_beside_foreign_container(observation, job));
+        .or_else(|| failure_beside_foreign_container(observation, job, now));
     if failed == job.failed {
         return Cow::Borrowed(job);
     }
@@ -49,7 +50,7 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<
 
 /// The lead's success, if there is one. The Job reports it, or only the agent does: the Job misses the success of a
 /// pod that has failed, was disrupted, deleted (for example by a suspension) or replaced.
-fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
+fn success(observation: &Observation, job: &JobSeen, now: Timestamp) -> Option<TrueCondition> {
     let completed_since = |since| TrueCondition {
         reason: Reason::Completed.into(),
         message: String::new(),
@@ -80,19 +81,23 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     if !is_missed_by_job || !lead.has_agents_success() {
         return None;
     }
-    Some(completed_since(end_of_program(observation, job, lead)))
+    Some(completed_since(end_of_program(job, lead, now)))
 }
 
 /// When the lead's program ended. The pod's time comes from its node's clock, the Job's times come from the control
 /// plane's clock. So the result is kept between the Job's start and now.
-fn end_of_program(observation: &Observation, job: &JobSeen, lead: &PodSeen) -> Option<Timestamp> {
-    let at = lead.exit.as_ref()?.at?.min(observation.now);
+fn end_of_program(job: &JobSeen, lead: &PodSeen, now: Timestamp) -> Option<Timestamp> {
+    let at = lead.exit.as_ref()?.at?.min(now);
     Some(job.start_time.or(job.created).map_or(at, |start| at.max(start)))
 }
 
 /// The failure of a lead whose pod still runs because a foreign container runs in it (`kept_by`). The Job does not see
 /// this failure. The pods are kept, for their logs.
-fn failure_beside_foreign_container(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
+fn failure_beside_foreign_container(
+    observation: &Observation,
+    job: &JobSeen,
+    now: Timestamp,
+) -> Option<TrueCondition> {
     let is_failure = |end: &Option<PodEnd>| matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure));
     let (lead, _) = leads(observation)
         .into_iter()
@@ -106,7 +111,7 @@ fn failure_beside_foreign_container(observation: &Observation, job: &JobSeen) ->
         reason: Reason::PodFailurePolicy.into(),
         // The status takes its message from the pods (`status::outcome`).
         message: String::new(),
-        since: end_of_program(observation, job, lead),
+        since: end_of_program(job, lead, now),
     })
 }
 

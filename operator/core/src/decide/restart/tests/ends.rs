@@ -48,7 +48,8 @@ impl Seen {
     }
 
     fn ending(&self) -> JobSeen {
-        ending::with_decided_end(&self.observation(), &self.job).into_owned()
+        let observation = self.observation();
+        ending::with_decided_end(&observation, &self.job, observation.now).into_owned()
     }
 }
 

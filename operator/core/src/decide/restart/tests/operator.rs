@@ -174,7 +174,7 @@ impl World {
 
     fn with_decided_end(&self, known: &MiniClusterStatus, now: Timestamp, job: &JobSeen) -> JobSeen {
         let observed = self.index.observed(&Key::new("ns", "mc"));
-        ending::with_decided_end(&self.observation(known, now, &observed), job).into_owned()
+        ending::with_decided_end(&self.observation(known, now, &observed), job, now).into_owned()
     }
 
     fn observation<'a>(
