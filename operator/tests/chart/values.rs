@@ -225,6 +225,20 @@ fn each_set_of_values_changes_exactly_the_recorded_lines() {
     }
 }
 
+/// With `crds.enabled: false`, nobody else sets the annotation by which cert-manager fills in the caBundle.
+#[test]
+fn values_name_the_annotation_for_cert_manager() {
+    let file = repository().join("operator/tests/chart/values/cert-manager.yaml");
+    let all = templated(&helms()[0], "some-namespace", &file);
+    let key = "cert-manager.io/inject-ca-from";
+    let definition = &all["CustomResourceDefinition /miniclusters.flux-framework.org"];
+    let annotation = definition["metadata"]["annotations"][key].as_str().unwrap();
+    let annotation = annotation.replace("some-namespace", "NAMESPACE");
+    let command = format!("`kubectl annotate crd miniclusters.flux-framework.org {key}={annotation}`");
+    let values = std::fs::read_to_string(repository().join("chart/values.yaml")).unwrap();
+    assert!(values.contains(&command), "{command}");
+}
+
 /// Kinds of other programs, which this API server does not have.
 const OF_NEIGHBOURS: [&str; 4] = ["Certificate", "Issuer", "PrometheusRule", "ServiceMonitor"];
 
