@@ -78,7 +78,7 @@ fn schema_has_exactly_the_values_of_the_chart() {
         schema["properties"]["global"],
         serde_json::json!({ "type": "object" })
     );
-    assert_closed(&schema, &schema, &values, "", &["global"]);
+    assert_closed(&schema, &schema, &values, "", &["global", "enabled"]);
 }
 
 /// Asserts that `schema`, a part of `root`, has exactly these values, besides those of `allowed_extra`.

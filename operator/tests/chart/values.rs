@@ -225,6 +225,33 @@ fn each_set_of_values_changes_exactly_the_recorded_lines() {
     }
 }
 
+/// Another chart may install this one, and switch it off by its value `enabled`.
+#[test]
+fn chart_can_be_an_optional_dependency() {
+    let folder = tempfile::tempdir().unwrap();
+    let parent = "{apiVersion: v2, name: parent, version: 1.0.0, dependencies: [{name: flux-framework-operator, \
+                  version: '>=0-0', condition: flux-framework-operator.enabled}]}\n";
+    std::fs::write(folder.path().join("Chart.yaml"), parent).unwrap();
+    std::fs::create_dir(folder.path().join("charts")).unwrap();
+    let link = folder.path().join("charts/flux-framework-operator");
+    std::os::unix::fs::symlink(repository().join("chart"), link).unwrap();
+    let images: Value = serde_saphyr::from_str(&std::fs::read_to_string(images()).unwrap()).unwrap();
+    let values = folder.path().join("values.yaml");
+    std::fs::write(&values, json!({ "flux-framework-operator": images }).to_string()).unwrap();
+    for helm in helms() {
+        for is_enabled in [true, false] {
+            let mut command = Command::new(&helm);
+            command.args(["template", "parent"]).arg(folder.path());
+            let switch = format!("flux-framework-operator.enabled={is_enabled}");
+            let output = command.args(["--set", &switch]).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{error}");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(text.contains("kind: Deployment"), is_enabled, "{text}");
+        }
+    }
+}
+
 /// With `crds.enabled: false`, nobody else sets the annotation by which cert-manager fills in the caBundle.
 #[test]
 fn values_name_the_annotation_for_cert_manager() {
