@@ -53,7 +53,10 @@ fn of_spec(version: Version) -> Result<Value, serde_json::Error> {
 
 /// Why a field outside the spec is unknown, where only `fields` exist. It may be a field of the spec.
 pub fn unknown_outside_spec(key: &str, fields: &[&str], version: Version) -> String {
-    let fields = fields.iter().map(|field| ((*field).to_owned(), Value::Null)).collect();
+    let fields = fields
+        .iter()
+        .map(|field| ((*field).to_owned(), Value::Null))
+        .collect();
     unknown(key, &fields, &of_spec(version).unwrap_or_default())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Notice;
 use crate::agent_spec::{LogFormat, Program, RemoteLead, SchedulerKind};
@@ -80,6 +80,41 @@ impl ValidMiniCluster {
         u32::try_from(self.backoff_limit)
             .unwrap_or(0)
             .saturating_sub(used)
+    }
+
+    /// The user and group ids of a container of the Job's pods. The group is 0 if only the user is given. None: the
+    /// image decides. As in Kubernetes, the container's security context precedes the pod's.
+    pub fn run_as(&self, container: &ValidContainer) -> Option<(u32, u32)> {
+        let contexts = [&container.security_context, &self.pod.security_context];
+        let id = |name: &str| {
+            let id = contexts
+                .into_iter()
+                .find_map(|context| context.as_ref()?.get(name)?.as_u64());
+            u32::try_from(id?).ok()
+        };
+        Some((id("runAsUser")?, id("runAsGroup").unwrap_or(0)))
+    }
+
+    /// The variables of the container that runs Flux, after `spec.podTemplate`. Variables without a literal value
+    /// (`valueFrom`) are left out.
+    pub fn runner_environment(&self) -> BTreeMap<String, String> {
+        let runner = &self.runner.container;
+        let Some(overlay) = &self.pod_template else {
+            return runner.environment.clone();
+        };
+        let env: Vec<Value> = runner
+            .environment
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "value": value }))
+            .collect();
+        let container = json!({ "name": runner.name, "env": env });
+        let merged = overlay.over(json!({ "spec": { "containers": [container] } }));
+        let env = merged.pointer("/spec/containers/0/env").and_then(Value::as_array);
+        let text = |item: &Value, key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
+        env.into_iter()
+            .flatten()
+            .filter_map(|item| Some((text(item, "name")?, text(item, "value")?)))
+            .collect()
     }
 
     /// The pods' termination grace period in seconds.
@@ -274,15 +309,6 @@ pub struct ValidContainer {
     pub security_context: Option<Value>,
     /// Command in place of the image's entrypoint (services).
     pub entrypoint: Option<Vec<String>>,
-}
-
-impl ValidContainer {
-    /// The user and group ids of its security context. The group is 0 if none is given. None: no user is given.
-    pub fn run_as(&self) -> Option<(u32, u32)> {
-        let context = self.security_context.as_ref()?;
-        let id = |name: &str| context.get(name)?.as_u64().and_then(|id| u32::try_from(id).ok());
-        Some((id("runAsUser")?, id("runAsGroup").unwrap_or(0)))
-    }
 }
 
 /// A volume mounted in a container.

@@ -8,7 +8,6 @@ use flux_shared::quantity::Quantity;
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewContainer, ViewSource};
 use flux_shared::{derive, manifest, validate};
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::facts::Facts;
 use crate::file_format::is_toml;
@@ -152,12 +151,10 @@ impl Source {
             facts.cpu_quota = Some(cpus);
         }
         facts.gpus = derive::gpus(&container.resources);
-        if let Some((uid, gid)) = container.run_as() {
+        if let Some((uid, gid)) = cluster.run_as(container) {
             assume_user(&mut facts, uid, gid);
         }
-        facts
-            .environment
-            .extend(overlaid_environment(cluster, &container.environment));
+        facts.environment.extend(cluster.runner_environment());
         let of_overlay = cluster.pod_template.iter();
         let of_overlay = of_overlay.flat_map(|overlay| overlay.mount_paths(&container.name));
         let mounts = container.mounts.iter().map(|mount| mount.path.as_str());
@@ -173,31 +170,6 @@ impl Source {
         }
         facts
     }
-}
-
-/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or removes. Variables
-/// without a literal value (`valueFrom`) are left out.
-fn overlaid_environment(
-    cluster: &ValidMiniCluster,
-    environment: &BTreeMap<String, String>,
-) -> BTreeMap<String, String> {
-    let Some(overlay) = &cluster.pod_template else {
-        return environment.clone();
-    };
-    let env: Vec<Value> = environment
-        .iter()
-        .map(|(name, value)| json!({ "name": name, "value": value }))
-        .collect();
-    let container = json!({ "name": cluster.runner.container.name, "env": env });
-    let merged = overlay.over(json!({ "spec": { "containers": [container] } }));
-    let env = merged
-        .pointer("/spec/containers/0/env")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
-    let text = |item: &Value, key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
-    env.filter_map(|item| Some((text(item, "name")?, text(item, "value")?)))
-        .collect()
 }
 
 /// Changes the facts to those of a container that runs as this user. Any user but root is assumed to have no

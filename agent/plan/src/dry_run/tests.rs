@@ -243,6 +243,23 @@ fn overlay_environment_reaches_the_runner() {
 }
 
 #[test]
+fn user_is_that_of_the_container_else_of_the_pod() {
+    let ids = |pod: &str, container: &str| {
+        let text = format!(
+            "{{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {{name: mc}}, spec: {{\
+             pod: {{securityContext: {{{pod}}}}}, containers: [{{image: a, securityContext: {{{container}}}}}]}}}}"
+        );
+        let facts = Source::parse(&text).unwrap().assumed_facts();
+        (facts.uid, facts.gid)
+    };
+    assert_eq!(ids("", ""), (0, 0));
+    assert_eq!(ids("runAsUser: 7", ""), (7, 0));
+    assert_eq!(ids("runAsUser: 7, runAsGroup: 8", ""), (7, 8));
+    assert_eq!(ids("runAsUser: 7, runAsGroup: 8", "runAsUser: 9"), (9, 8));
+    assert_eq!(ids("runAsUser: 7", "runAsUser: 0"), (0, 0));
+}
+
+#[test]
 fn home_is_elsewhere_when_a_volume_is_above_it() {
     let text = |volumes: &str, overlay: &str| {
         let text = format!(
