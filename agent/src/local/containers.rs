@@ -170,28 +170,9 @@ impl Arrangement {
         drop_unsupported(&mut spec, machine, &mut notices);
         let mut containers = Vec::new();
         for index in 0..spec.size {
-            let runner = LocalContainer::of(
-                &spec,
-                machine,
-                index,
-                None,
-                cluster.map(|cluster| &cluster.runner.container),
-            );
-            containers.push(runner);
-            for name in spec.sidecars.keys() {
-                let given = cluster.and_then(|cluster| {
-                    cluster
-                        .sidecars
-                        .iter()
-                        .find(|sidecar| sidecar.container.name == *name)
-                });
-                containers.push(LocalContainer::of(
-                    &spec,
-                    machine,
-                    index,
-                    Some(name),
-                    given.map(|sidecar| &sidecar.container),
-                ));
+            for sidecar in [None].into_iter().chain(spec.sidecars.keys().map(Some)) {
+                let name = sidecar.map(String::as_str);
+                containers.push(LocalContainer::of(&spec, machine, index, name, cluster)?);
             }
         }
         let certificate = cluster
@@ -208,15 +189,22 @@ impl Arrangement {
 }
 
 impl LocalContainer {
-    /// A container of the pod `index`: the sidecar with this name or, without a name, the one that runs Flux. `given`
-    /// is the same container in the MiniCluster; none: the source is an AgentSpec.
+    /// A container of the pod `index`: the sidecar with this name or, without a name, the one that runs Flux. No
+    /// `cluster`: the source is an AgentSpec. The error says why it cannot run here.
     fn of(
         spec: &AgentSpec,
         machine: &Machine,
         index: u32,
         sidecar: Option<&str>,
-        given: Option<&ValidContainer>,
-    ) -> LocalContainer {
+        cluster: Option<&ValidMiniCluster>,
+    ) -> Result<LocalContainer, String> {
+        let given = cluster.and_then(|cluster| match sidecar {
+            None => Some(&cluster.runner.container),
+            Some(name) => {
+                let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+                sidecars.into_iter().find(|container| container.name == name)
+            }
+        });
         let hostname = names::host(&spec.name, index);
         let words = match sidecar {
             Some(name) => vec!["sidecar".to_owned(), name.to_owned()],
@@ -231,16 +219,19 @@ impl LocalContainer {
             directory: given
                 .and_then(|given| given.working_dir.clone())
                 .unwrap_or_else(|| machine.here.clone()),
-            owner: if machine.is_root() {
-                given.and_then(owner)
-            } else {
-                None
+            owner: match (cluster, given) {
+                (Some(cluster), Some(given)) if machine.is_root() => owner(cluster, given),
+                _ => None,
             },
             mount_path: spec.mount_path.trim_end_matches('/').to_owned(),
             view: spec.view.enabled && sidecar.is_none(),
             ..LocalContainer::default()
         };
-        container.environment = environment(spec, machine, index, given);
+        let of_spec = match (cluster, given) {
+            (Some(cluster), Some(_)) if sidecar.is_none() => cluster.runner_environment(),
+            (_, given) => given.map(|given| given.environment.clone()).unwrap_or_default(),
+        };
+        container.environment = environment(spec, machine, index, of_spec);
         let given_mounts = given.map(|given| given.mounts.as_slice()).unwrap_or_default();
         let home = home_beside(given_mounts.iter().map(|mount| mount.path.as_str()));
         container.add_machine_mounts(machine, home);
@@ -248,7 +239,16 @@ impl LocalContainer {
         for mount in given_mounts {
             container.add(mount);
         }
-        container
+        // What the program writes into this folder must not be lost.
+        let here = Path::new(&machine.here);
+        let is_mounted = |bind: &Bind| bind.writable && Path::new(&bind.to) == here;
+        if container.directory == machine.here && !container.mounts.iter().any(is_mounted) {
+            return Err(format!(
+                "the current folder, {}, contains folders that the pods have themselves: start it in another folder",
+                machine.here
+            ));
+        }
+        Ok(container)
     }
 
     /// Makes this machine's files the container's image, with the pod's own folders and mounts in it.
@@ -321,15 +321,15 @@ impl LocalContainer {
 }
 
 /// The user that the container asks for, unless that is root.
-fn owner(given: &ValidContainer) -> Option<(u32, u32)> {
-    given.run_as().filter(|(uid, _)| *uid != 0)
+fn owner(cluster: &ValidMiniCluster, container: &ValidContainer) -> Option<(u32, u32)> {
+    cluster.run_as(container).filter(|(uid, _)| *uid != 0)
 }
 
 fn environment(
     spec: &AgentSpec,
     machine: &Machine,
     index: u32,
-    given: Option<&ValidContainer>,
+    of_spec: BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
     let mut environment = machine.environment.clone();
     let bin = format!("{}/bin", machine.prefix);
@@ -340,7 +340,7 @@ fn environment(
         format!("{bin}:{}", machine.path)
     };
     environment.insert("PATH".into(), path);
-    environment.extend(given.map(|given| given.environment.clone()).unwrap_or_default());
+    environment.extend(of_spec);
     environment.insert(names::COMPLETION_INDEX.into(), index.to_string());
     // With a host network, the agent takes the pod's address from this variable only.
     if spec.network.host_network {
@@ -421,14 +421,30 @@ fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut
         .filter(|sidecar| sidecar.wrapped.is_some())
         .map(|sidecar| &sidecar.container);
     for container in [&cluster.runner.container].into_iter().chain(wrapped) {
-        list_container_differences(container, machine, notices);
+        list_container_differences(cluster, container, machine, notices);
+    }
+    if cluster.pod_template.is_some() {
+        notices.push("of podTemplate, only variables are used".into());
+    }
+    if let Some(seconds) = cluster.deadline_seconds {
+        notices.push(format!(
+            "deadlineSeconds: {seconds} has no effect here: nothing ends the run"
+        ));
+    }
+    if cluster.max_restarts > 0 || cluster.pod.restart_policy.as_deref() == Some("OnFailure") {
+        notices.push("maxRestarts and restartPolicy have no effect here: nothing restarts".into());
     }
     if cluster.flux.munge_secret.is_some() {
         notices.push("the munge key is not mounted: Secrets are not supported here".into());
     }
 }
 
-fn list_container_differences(container: &ValidContainer, machine: &Machine, notices: &mut Vec<String>) {
+fn list_container_differences(
+    cluster: &ValidMiniCluster,
+    container: &ValidContainer,
+    machine: &Machine,
+    notices: &mut Vec<String>,
+) {
     let name = &container.name;
     for mount in &container.mounts {
         let (what, instead) = match &mount.source {
@@ -451,7 +467,7 @@ fn list_container_differences(container: &ValidContainer, machine: &Machine, not
         notices.push(format!("{name}: its lifecycle hooks are not run"));
     }
     if !machine.is_root()
-        && let Some((uid, _)) = owner(container)
+        && let Some((uid, _)) = owner(cluster, container)
     {
         notices.push(format!(
             "{name}: it runs as your user, not as uid {uid}, which needs root"
@@ -519,14 +535,48 @@ mod tests {
     }
 
     fn arrangement(spec: &str) -> Arrangement {
+        arrangement_on(&machine(), spec).unwrap()
+    }
+
+    fn arrangement_on(machine: &Machine, spec: &str) -> Result<Arrangement, String> {
         let text = format!(
             "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n{spec}"
         );
-        Arrangement::of(
-            &Source::parse(&text).map_err(|error| error.to_string()).unwrap(),
-            &machine(),
-        )
-        .unwrap()
+        let source = Source::parse(&text).map_err(|error| error.to_string()).unwrap();
+        Arrangement::of(&source, machine)
+    }
+
+    #[test]
+    fn current_folder_that_cannot_be_mounted_is_refused() {
+        for here in ["/", "/mnt", "/home", "/etc"] {
+            let machine = Machine {
+                here: here.into(),
+                ..machine()
+            };
+            let error = arrangement_on(&machine, "  containers: [{image: app, command: id}]").unwrap_err();
+            assert!(error.contains("start it in another folder"), "{here}: {error}");
+            let elsewhere = "  containers: [{image: app, command: id, workingDir: /opt}]";
+            assert!(arrangement_on(&machine, elsewhere).is_ok(), "{here}");
+        }
+    }
+
+    #[test]
+    fn user_of_the_pod_and_variables_of_the_overlay_count() {
+        let root = Machine {
+            uid: 0,
+            gid: 0,
+            ..machine()
+        };
+        let of = |spec: &str| arrangement_on(&root, spec).unwrap().containers.remove(0);
+        let container = "  containers: [{image: app, name: app, command: id";
+        let pod = "  pod: {securityContext: {runAsUser: 7, runAsGroup: 8}}\n";
+        assert_eq!(of(&format!("{container}}}]")).owner, None);
+        assert_eq!(of(&format!("{pod}{container}}}]")).owner, Some((7, 8)));
+        let of_container = format!("{pod}{container}, securityContext: {{runAsUser: 9}}}}]");
+        assert_eq!(of(&of_container).owner, Some((9, 8)));
+        let overlay = "\n  podTemplate: {spec: {containers: [{name: app, env: [{name: OMP_NUM_THREADS, value: '4'}]}]}}";
+        let overlaid = of(&format!("{container}}}]{overlay}"));
+        assert_eq!(overlaid.environment["OMP_NUM_THREADS"], "4");
     }
 
     #[test]
