@@ -132,8 +132,8 @@ fn session_in_instance(pod: &Pod) -> Session {
 
 /// Replaces this process by the program. Returns only if that fails: the exit code that a shell would give.
 ///
-/// `flux` is the instance's own, even if the PATH has another one before it. Since it gets its path as its name, it then
-/// puts its own folder first on the PATH.
+/// `flux` is the instance's own, even if the PATH has another one before it. Since its path is its name (`argv[0]`),
+/// Flux then puts its own folder first on the PATH.
 fn become_program(pod: &Pod, mut session: Session, argv: &[OsString]) -> u8 {
     let mut name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     if let (true, Ok(flux)) = (name == "flux", &pod.instance.flux) {

@@ -11,7 +11,9 @@ const OWN: [(&str, &str); 3] = [
     ("LD_LIBRARY_PATH", "/user"),
     ("LD_PRELOAD", "/user/lib.so"),
 ];
-const SAY: &str = r#"echo "index=$JOB_COMPLETION_INDEX python=$PYTHONPATH preloaded=$LD_PRELOAD libraries=$LD_LIBRARY_PATH""#;
+const SAY: &str = r#"
+echo "index=$JOB_COMPLETION_INDEX python=$PYTHONPATH preloaded=$LD_PRELOAD libraries=$LD_LIBRARY_PATH"
+"#;
 
 /// Pods whose search paths have a Python module and a library with names that Flux uses.
 fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {

@@ -124,8 +124,8 @@ pub fn sidecar_step(resolved: &Resolved) -> Step {
     Step::Environment { changes }
 }
 
-/// Appends the view's folders to PATH and PYTHONPATH or, without a view, the folder of the Flux below the spec's install
-/// root to PATH. They come last, so that the image's own programs come first.
+/// Appends the view's folders to PATH and PYTHONPATH. Without a view, it appends the folder of the Flux below the
+/// spec's install root to PATH. They come last, so that the image's own programs come first.
 fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
     let mut changes = Vec::new();
     if !resolved.facts.environment.contains_key("PATH") {
