@@ -104,13 +104,13 @@ impl Default for Options {
 
 impl Options {
     /// Applies the installation's choices to a MiniCluster. The error lists the fields that this installation
-    /// does not serve, each with the chart value that turns them off. Not `spec.gang`: `gang::build`
+    /// does not serve, each with the chart values that turn them off. Not `spec.gang`: `gang::build`
     /// judges it, by the cluster's APIs as well.
     pub fn admit(&self, mut cluster: ValidMiniCluster) -> Result<ValidMiniCluster, Vec<Problem>> {
-        let unserved = |field: &str, what: &str, value: &str, remedy: &str| {
+        let unserved = |field: &str, what: &str, cause: &str, remedy: &str| {
             Problem::new(
                 field,
-                format!("this installation creates no {what} (its value {value} is false): {remedy}"),
+                format!("this installation creates no {what} (its value {cause}): {remedy}"),
             )
         };
         let mut problems = Vec::new();
@@ -119,7 +119,7 @@ impl Options {
             problems.push(unserved(
                 "spec.volumes",
                 "PersistentVolumes",
-                "volumes.enabled",
+                "volumes.enabled is false, or namespaced is true",
                 remedy,
             ));
         }
@@ -128,7 +128,7 @@ impl Options {
             problems.push(unserved(
                 "spec.services",
                 "pod for services",
-                "services.enabled",
+                "services.enabled is false",
                 remedy,
             ));
         }

@@ -14,7 +14,7 @@ use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::health::metrics::Metrics;
+use crate::health::metrics::{Metrics, ReconcileOutcome};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::lookups::reader::Reader;
 use crate::testing;
@@ -201,7 +201,8 @@ async fn end_is_timed_by_the_api_servers_clock() {
 
         // The operator ends the Job, whose lead was replaced. Or the Job fails although the lead has succeeded.
         let success = json!({
-            "exitCode": 0, "message": Termination::new(Ender::Program, 0).encode(), "finishedAt": server_time.to_string(),
+            "exitCode": 0, "message": Termination::new(Ender::Program, 0).encode(),
+            "finishedAt": server_time.to_string(),
         });
         let message =
             "Container mc for pod ns/mc-0-a failed with exit code 137 matching FailJob rule at index 1";
@@ -330,6 +331,38 @@ async fn unbound_volumes_do_not_count_as_api_silence() {
             .all(|(_, body)| !body.to_string().contains(reason)),
         "{requests:#?}"
     );
+}
+
+/// Otherwise no alert would tell the administrator.
+#[tokio::test]
+async fn missing_permission_for_volumes_is_the_operators_error() {
+    let forbidden = json!({
+        "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": r#"persistentvolumes "a" is forbidden: User "o" cannot get resource "persistentvolumes""#,
+    });
+    let client = testing::client(move |request, body| {
+        Some(match request.method.as_str() {
+            _ if request.uri.path().contains("persistentvolumes") => (403, forbidden.clone()),
+            "POST" => (201, body),
+            _ => (
+                200,
+                json!({ "metadata": { "name": "mc", "resourceVersion": "10" } }),
+            ),
+        })
+    });
+    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+    let context = Context::new(
+        writer,
+        reader,
+        Options::default(),
+        Arc::new(Metrics::new().unwrap()),
+    );
+    let volumes = json!({ "a": { "path": "/a" } });
+    let spec = json!({
+        "size": 1, "volumes": volumes, "containers": [{ "image": "app:1", "volumes": volumes }],
+    });
+    let result = reconcile(Arc::new(cluster("uid", spec)), Arc::new(context)).await;
+    assert_eq!(result.unwrap_err().outcome(), ReconcileOutcome::Error);
 }
 
 #[tokio::test]

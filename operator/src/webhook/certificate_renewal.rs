@@ -215,8 +215,8 @@ impl Renewal {
         Ok(owner)
     }
 
-    /// Writes the pair into the Secret; `found` is the present Secret, and `owner` the owner of a new one. This fails if
-    /// another replica has written it first; the next attempt then finds that replica's pair.
+    /// Writes the pair into the Secret; `found` is the present Secret, and `owner` the owner of a new one. This fails
+    /// if another replica has written it first; the next attempt then finds that replica's pair.
     async fn store(
         &self,
         pair: &Pair,

@@ -69,13 +69,6 @@ fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume 
     }
 }
 
-fn no_permission(cause: &str) -> Obstacle {
-    let message = format!(
-        "spec.volumes: this operator has no permission to create PersistentVolumes, such as one installed for a single namespace: mount a claim by containers[].volumes and claimName ({cause})"
-    );
-    Obstacle::new(Reason::Forbidden, message)
-}
-
 /// Waits until a volume or a claim is bound or cannot be read, or until `deadline`. With an unbound claim the scheduler
 /// would put the pod aside, and write a warning.
 async fn wait_until_bound<K>(api: &Api<K>, name: &str, deadline: Instant, phase: impl Fn(K) -> Option<String>)
@@ -176,9 +169,6 @@ impl Writer {
         let found = match none_if_not_found(self.persistent_volumes().get_metadata(&name).await) {
             Ok(Some(found)) => found.metadata,
             Ok(None) => return Ok(None),
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                return Err(no_permission(&status.message).into());
-            }
             Err(error) => return Err(api_error::<PersistentVolume>("get", &name, error)),
         };
         match classify(&found, &wanted.metadata, owner) {
@@ -227,11 +217,9 @@ impl Writer {
         if let Some(claim_ref) = wanted.spec.as_mut().and_then(|spec| spec.claim_ref.as_mut()) {
             claim_ref.uid = claim_uid.cloned();
         }
-        match api.create(&post_params(), &wanted).await {
-            Ok(created) => Ok(created.uid()),
-            Err(kube::Error::Api(status)) if status.code == 403 => Err(no_permission(&status.message).into()),
-            Err(error) => Err(api_error::<PersistentVolume>("create", &name, error)),
-        }
+        let created = api.create(&post_params(), &wanted).await;
+        let created = created.map_err(|error| api_error::<PersistentVolume>("create", &name, error))?;
+        Ok(created.uid())
     }
 
     async fn delete_volume(&self, name: &str, uid: Option<String>) -> Result<(), ApplyError> {
