@@ -7,6 +7,7 @@ import time
 
 from fake_api import FakeApi
 from instances import RealInstance
+from waiting import until
 
 from flux_minicluster import MiniCluster
 
@@ -46,8 +47,9 @@ def test_lost_connection_amid_submissions_repeats_none(
     cluster: MiniCluster, api: FakeApi, instance: RealInstance
 ) -> None:
     with cluster.executor() as executor:
-        futures = [executor.submit(["true"]) for _ in range(2 * TASKS)]
-        futures[0].result(300)
+        futures = [executor.submit(["true"]) for _ in range(TASKS)]
+        first = executor._tasks[futures[0]._token]
+        until(lambda: first.id, 300)
         api.break_sockets()
         assert {future.result(500).exit_code for future in futures} == {0}
-    assert instance.jobs() == 2 * TASKS
+    assert instance.jobs() == TASKS
