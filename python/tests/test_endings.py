@@ -7,12 +7,13 @@ import json
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientConnectionError, web
 from fake_api import FakeApi, FakeLog, Object, Program
-from test_run import in_thread, names, press_ctrl_c, refuse, stop_program
+from test_run import in_thread, log_in_by_plugin, names, press_ctrl_c, refuse, stop_program
 from waiting import until
 
 from flux_minicluster import (
@@ -959,6 +960,81 @@ def test_first_refusal_is_an_error_at_once(api: FakeApi, part: str) -> None:
     with pytest.raises(NotAllowed, match="The job goes on"):
         run_to_the_end(api, lambda name: api.start_job(name))
     assert time.monotonic() - begin < 5
+
+
+# ---- rejected credentials (401)
+
+
+def reject(api: FakeApi) -> None:
+    """Breaks every connection, and rejects the credentials of all requests."""
+    api.token = "another"
+    api.cut()
+    api.mend()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+    monkeypatch.setattr(target, "PAUSE_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("call", ["finished", "ready", "deleted", "result", "logs"])
+def test_expired_credentials_end_what_waits(api: FakeApi, impatient: None, call: str) -> None:
+    cluster = running(api)
+    api.set_status("mc", phase="Running", conditions={"Ready": "False"})
+    before = len(api.requests)
+
+    def live() -> None:
+        until(lambda: any("watch=1" in path or "follow=1" in path for _, path in api.requests[before:]))
+        reject(api)
+
+    in_thread(live)
+    with pytest.raises(CallFailed, match="Log in again") as caught:
+        if call == "result":
+            cluster.result(timeout=30)
+        elif call == "logs":
+            list(cluster.logs(follow=True))
+        else:
+            cluster.wait(call, timeout=30)  # type: ignore[arg-type]
+    assert not isinstance(caught.value, NotAllowed)
+
+
+def test_expired_credentials_end_a_run_not_its_job(api: FakeApi, impatient: None) -> None:
+    def live(name: str) -> None:
+        printed(api, name)
+        reject(api)
+
+    with pytest.raises(CallFailed, match=r"(?s)Log in again.*The job goes on") as caught:
+        run_to_the_end(api, live)
+    assert caught.value.name and caught.value.status == 401 and deletions(api) == []
+
+
+def test_credential_plugin_that_goes_on_failing_ends_a_run(api: FakeApi, impatient: None, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    log_in_by_plugin(api, f"token=$(cat {tmp_path}/token) || exit 1")
+
+    def live(name: str) -> None:
+        printed(api, name)
+        (tmp_path / "token").unlink()
+        reject(api)
+
+    with pytest.raises(CallFailed, match=r"(?s)credential plugin.*The job goes on.*kubectl get pods"):
+        run_to_the_end(api, live)
+
+
+def test_passing_rejection_ends_no_run(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.5)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        reject(api)
+        time.sleep(1.0)
+        api.token = "secret"
+        api.log(lead, "last")
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert (result.exit_code, result.stdout, result.unread) == (0, "first\nlast\n", None)
 
 
 # ---- time limits

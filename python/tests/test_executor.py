@@ -405,6 +405,18 @@ def test_first_refusal_fails_the_tasks_at_once(executor: FluxExecutor, api: Fake
         executor.submit(["true"]).result(10)
 
 
+def test_expired_credentials_fail_the_tasks(
+    executor: FluxExecutor, api: FakeApi, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "RECONNECT_SECONDS", 0.05)
+    future = executor.submit(["sleep", "60"])
+    until(lambda: instance.running() == 1)
+    api.token = "another"
+    api.break_sockets()
+    with pytest.raises(CallFailed, match="Log in again"):
+        future.result(10)
+
+
 def test_lasting_failure_is_logged_once(
     executor: FluxExecutor, api: FakeApi, instance: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -69,6 +69,26 @@ def test_token_file_may_end_with_a_newline(api: FakeApi, minicluster: str, tmp_p
     assert {headers["Authorization"] for headers in api.headers} == {"Bearer secret"}
 
 
+def test_expired_token_is_not_replaced_by_one_of_another_cluster(
+    api: FakeApi, minicluster: str, tmp_path: Path
+) -> None:
+    """The user may choose another context while a program runs."""
+    (tmp_path / "other").mkdir()
+    other = FakeApi(tmp_path / "other")
+
+    async def call() -> None:
+        async with Target.open(Access()) as target:
+            await target.cluster(minicluster)
+            api.token = "another"
+            api.kubeconfig.write_text(other.kubeconfig.read_text())
+            await target.cluster(minicluster)
+
+    with pytest.raises(CallFailed, match="Log in again"):
+        asyncio.run(call())
+    assert other.requests == []
+    other.close()
+
+
 def test_authority_needs_no_extensions_that_python_3_13_demands(
     kubeconfig_with_authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

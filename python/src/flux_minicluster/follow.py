@@ -215,7 +215,7 @@ class Follower:
                 self._seen.pods = {name_of(pod): pod for pod in pods}
                 break
             except CallFailed as error:
-                may_help = may_pass(error) or isinstance(error, NotAllowed)
+                may_help = may_pass(error) or error.status in (401, 403)
                 if refusals.is_final(error) or not may_help:
                     self._note_unread(error.message)
                     break

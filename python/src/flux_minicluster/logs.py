@@ -100,12 +100,13 @@ async def follow(
                 pod_refusals.note_success()
                 break
             except FAILURES as error:
-                if pod_refusals.is_final(error):
+                is_final = pod_refusals.is_final(error)
+                if is_final and isinstance(error, NotAllowed):
                     # Who may not get pods may still read logs. A pod without a log counts as gone.
                     current = None if is_missing else pod
                     break
                 failures.note(_is_away(error))
-                if can_give_up and failures.count >= TRIES:
+                if is_final or (can_give_up and failures.count >= TRIES):
                     raise _unread(name, container, words(error)) from error
                 await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
         if current is None or current["metadata"].get("uid", "") != start.uid:

@@ -194,11 +194,12 @@ class Run:
             self._follower.interrupt()
         try:
             ending = await self._follower.follow()
-        except NotAllowed as error:
+        except CallFailed as error:
+            # The user lacks a permission, or the credentials have expired.
             remedy = (
                 f"The job goes on: `MiniCluster.attach({name!r})` follows or deletes it. {error.remedy or ''}".rstrip()
             )
-            raise NotAllowed(error.message, name=name, status=403, remedy=remedy) from error
+            raise type(error)(error.message, name=name, status=error.status, remedy=remedy) from error
         except Invalid:
             await self._discard(target, name, uid, screen)
             raise

@@ -37,6 +37,8 @@ PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 5.0
 # Time after which a refusal (403) of what was allowed before is final. API servers that start need less.
 REFUSED_SECONDS = 180.0
+# Rejections (401) in a row after which the credentials count as expired.
+REJECTIONS = 5
 # Most attempts of a change if the API server does not answer.
 TRIES = 5
 
@@ -46,6 +48,7 @@ ROLE = (
 )
 NOT_CREATED = "this MiniCluster was not created: call create(), or use a `with` block"
 QUOTA = "See `kubectl describe quota`."
+NOT_LOGGED_IN = "the API server rejects your credentials, which may have expired. Log in again"
 RUN_PLUGIN = "Run `kubectl get pods`, which shows the plugin's own message."
 INSTALL = "Ask your administrator to install the operator (docs/getting-started.md)."
 
@@ -135,18 +138,24 @@ class Target:
             if response.status < 400:
                 return response
             text = await response.text(errors="replace")
-            if response.status == 401 and not is_last:
-                # The token may have expired: credential plugins give a new one.
-                await self._log_in_again()
+            # The token may have expired: credential plugins give a new one.
+            if response.status == 401 and not is_last and await self._log_in_again():
                 continue
             raise _refusal(method, path, response.status, text)
         raise AssertionError("unreachable")
 
-    async def _log_in_again(self) -> None:
-        configuration, _ = await _configuration(self.access)
+    async def _log_in_again(self) -> bool:
+        """Reads the credentials again. False: the kubeconfig's context was changed to that of another API server."""
+        try:
+            configuration, _ = await _configuration(self.access)
+        except CallFailed as error:
+            raise CallFailed(error.message, status=401, remedy=error.remedy) from error
+        if configuration.host != self._configuration.host:
+            return False
         # Other calls may still use the earlier client.
         self._clients.append(client.ApiClient(configuration))
         self._api, self._configuration = self._clients[-1], configuration
+        return True
 
     async def json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = await self.request(method, path, **options)
@@ -396,29 +405,35 @@ def may_pass(error: BaseException) -> bool:
 
 
 class Refusals:
-    """The refusals (403) of a request that is repeated after failures.
+    """The refusals of a request that is repeated after failures: 403, and 401 for its credentials.
 
-    An API server that has just started does not know all roles yet, and refuses what it allowed before.
+    An API server that has just started does not know all roles yet, and refuses what it allowed before. It may reject
+    valid credentials, too.
     """
 
     def __init__(self) -> None:
         self._is_first = True
         self._refused_since: float | None = None
+        self._rejections = 0
+        """How many answers in a row had the status 401."""
 
     def note_success(self) -> None:
-        self._is_first, self._refused_since = False, None
+        self._is_first, self._refused_since, self._rejections = False, None, 0
 
     def is_final(self, error: BaseException) -> bool:
         """Whether this failure is a refusal that will not pass.
 
-        The first answer is one, and so is a refusal after `REFUSED_SECONDS` of nothing but refusals.
+        403 is final as the first answer, and after `REFUSED_SECONDS` of nothing but 403. 401 is final after
+        `REJECTIONS` in a row.
         """
+        is_rejection = isinstance(error, CallFailed) and error.status == 401
+        self._rejections = self._rejections + 1 if is_rejection else 0
         if not isinstance(error, NotAllowed):
             # After a failure without an answer, a refusal is not final at once: the API server may be starting. (Also,
             # the log of a silent job may have been allowed without sending anything.)
             has_answered = isinstance(error, CallFailed) and error.status is not None and error.status < 500
             self._is_first, self._refused_since = self._is_first and has_answered, None
-            return False
+            return self._rejections >= REJECTIONS
         now = time.monotonic()
         if self._refused_since is None:
             self._refused_since = now
@@ -433,6 +448,8 @@ def _refusal(method: str, path: str, status: int, text: str) -> MiniClusterError
         answer = {}
     message = answer.get("message") or text.strip() or f"HTTP status {status}"
     details = answer.get("details") or {}
+    if status == 401:
+        return CallFailed(NOT_LOGGED_IN, status=status)
     if status == 403:
         return NotAllowed(message, status=status, remedy=_remedy_of_refusal(message))
     if status == 404:
