@@ -15,7 +15,7 @@ use kube::api::{AttachParams, AttachedProcess};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::failure::{FAILED, Failure, is_code};
+use crate::failure::{FAILED, Failure, is_code, is_permission_missing};
 use crate::observed;
 use crate::output::Output;
 use crate::screen;
@@ -216,10 +216,14 @@ async fn start(target: &Target, pod: &Pod, words: &[&str], input: Input) -> Resu
         .map_err(|error| {
             let is_forbidden = is_code(&error, 403);
             let failure = Failure::call(format!("run a program in pod {name}"))(error);
-            if is_forbidden {
-                Failure::NoExec(format!("{failure}. {NEEDS_EXEC}"))
+            if !is_forbidden {
+                return failure;
+            }
+            let text = failure.to_string();
+            if is_permission_missing(&text) {
+                Failure::NoExec(format!("{text}. {NEEDS_EXEC}"))
             } else {
-                failure
+                Failure::NoExec(text)
             }
         })
 }

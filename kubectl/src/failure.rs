@@ -38,6 +38,9 @@ pub enum Failure {
         /// Whether a retry may help.
         passes: bool,
     },
+    /// The API server has answered 401 or 403. One that has just started may do so for a moment.
+    #[error("failed to {doing}: {why}")]
+    Refused { doing: String, why: String },
     /// The API server did not answer.
     #[error("failed to {doing}: no answer from the API server: {why}")]
     Unanswered { doing: String, why: String },
@@ -62,6 +65,10 @@ impl Failure {
         let doing = doing.into();
         move |error| match error {
             kube::Error::Service(_) | kube::Error::HyperError(_) => Failure::Unanswered {
+                doing,
+                why: cause_of(&error),
+            },
+            error if is_code(&error, 401) || is_code(&error, 403) => Failure::Refused {
                 doing,
                 why: cause_of(&error),
             },
@@ -143,6 +150,12 @@ pub fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
+/// Whether a refusal (403) with this message is a missing permission. A used-up quota, an admission policy and a
+/// namespace that ends are refusals, too.
+pub fn is_permission_missing(message: &str) -> bool {
+    message.contains("User \"") && message.contains(" cannot ")
+}
+
 /// Whether a retry may help: there was no answer, or it has the code 429 or 5xx.
 pub fn may_pass(error: &kube::Error) -> bool {
     match error {
@@ -152,7 +165,8 @@ pub fn may_pass(error: &kube::Error) -> bool {
     }
 }
 
-/// Whether a call that failed may have been done: it was sent, and its answer was lost.
+/// Whether a call that failed may have been done: it was sent, and its answer was lost or is a 5xx, which does not say.
+/// (A failed connection and 429 change nothing.)
 pub fn may_be_done(error: &kube::Error) -> bool {
     let was_not_sent = match error {
         kube::Error::Service(cause) => cause

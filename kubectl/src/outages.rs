@@ -7,6 +7,8 @@ use flux_shared::causes::causes;
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 
+use crate::failure::is_permission_missing;
+
 /// What is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Watched {
@@ -95,10 +97,15 @@ pub fn refusal_text(name: &str, watched: Watched, why: &str) -> String {
         Watched::Cluster => format!("MiniCluster {name}"),
         Watched::Pods => format!("the pods of {name}"),
     };
-    format!(
-        "failed to watch {what}: {why}. You need permission to `list` and `watch` `{watched}` in this namespace \
-         (docs/tasks/kubectl.md has a Role with all permissions that this program uses): ask your administrator"
-    )
+    let advice = if is_permission_missing(why) {
+        format!(
+            ". You need permission to `list` and `watch` `{watched}` in this namespace \
+             (docs/tasks/kubectl.md has a Role with all permissions that this program uses): ask your administrator"
+        )
+    } else {
+        String::new()
+    };
+    format!("failed to watch {what}: {why}{advice}")
 }
 
 /// The resource's name.
@@ -136,13 +143,25 @@ mod tests {
             assert_eq!(outages.note_error(Watched::Pods, &failed(403)), None);
             assert!(!outages.note_event(Watched::Cluster, &EVENT));
         }
-        let text = refusal_text("mc", Watched::Pods, "no");
+    }
+
+    #[test]
+    fn refusal_asks_for_permissions_only_if_one_is_missing() {
+        let missing = r#"pods is forbidden: User "me" cannot list resource "pods" in API group """#;
+        let text = refusal_text("mc", Watched::Pods, missing);
+        let advice = ". You need permission to `list` and `watch` `pods` in this namespace";
         assert!(
-            text.starts_with(
-                "failed to watch the pods of mc: no. You need permission to `list` and `watch` `pods`"
-            ),
+            text.starts_with(&format!("failed to watch the pods of mc: {missing}{advice}")),
             "{text}"
         );
+        for other in [
+            r#"pods "mc-0" is forbidden: exceeded quota: few, requested: 1, used: 2, limited: 2"#,
+            "ValidatingAdmissionPolicy 'labels' denied request: a label is missing",
+            r#"miniclusters "mc" is forbidden: because namespace team is being terminated"#,
+        ] {
+            let text = refusal_text("mc", Watched::Cluster, other);
+            assert_eq!(text, format!("failed to watch MiniCluster mc: {other}"));
+        }
     }
 
     #[test]
