@@ -127,18 +127,25 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
 /// answered, it may be away for any length of time.
 async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
     let (mut obstacles, mut has_answered, mut is_away) = (Obstacles::default(), false, false);
+    let mut failures = Failures::default();
     loop {
         let (cluster, pod) = match find(target, args).await {
-            Err(failure) if has_answered && failure.may_pass() => {
+            Ok(found) => found,
+            Err(failure) => {
+                failures.note(failure.may_pass());
+                let is_refused = matches!(failure, Failure::Refused { .. });
+                let can_pass = failure.may_pass() || is_refused && failures.count < TRIES;
+                if !has_answered || !can_pass {
+                    return Err(failure);
+                }
                 if !std::mem::replace(&mut is_away, true) {
                     screen::tell(&format!("{failure}; retrying"));
                 }
                 tokio::time::sleep(LOOK_INTERVAL).await;
                 continue;
             }
-            found => found?,
         };
-        (has_answered, is_away) = (true, false);
+        (has_answered, is_away, failures.count) = (true, false, 0);
         if pod.as_ref().and_then(observed::started).is_some() {
             return Ok(());
         }

@@ -194,6 +194,46 @@ async fn follow_waits_for_its_pod_through_an_outage() {
     );
 }
 
+/// An API server that has just started may reject credentials (401) and not know all roles (403) yet.
+#[tokio::test(start_paused = true)]
+async fn follow_waits_for_its_pod_through_some_refusals() {
+    for code in [401, 403] {
+        for (refusals, is_found) in [(TRIES - 1, true), (u32::MAX, false)] {
+            let (mut requests, mut left) = (0, refusals);
+            let (target, _) = answering(move |request| {
+                requests += 1;
+                if requests > 2 && left > 0 {
+                    left -= 1;
+                    return failed(code);
+                }
+                if request.contains("/log?") {
+                    return Answer::Log(whole(LINE));
+                }
+                let pods = if requests > 2 {
+                    vec![with_index("0")]
+                } else {
+                    vec![]
+                };
+                let answer = if request.contains("/pods?") {
+                    json!({ "metadata": {}, "items": pods })
+                } else if request.contains("/pods/") {
+                    with_index("0")
+                } else {
+                    cluster()
+                };
+                Answer::Json(200, answer)
+            });
+            let args = Args {
+                all: false,
+                follow: true,
+                ..args()
+            };
+            let result = tokio::time::timeout(Duration::from_secs(600), run(&target, &args)).await;
+            assert_eq!(result.unwrap().is_ok(), is_found, "{code}: {refusals}");
+        }
+    }
+}
+
 /// Before its first answer, the address of the API server may be wrong.
 #[tokio::test(start_paused = true)]
 async fn follow_fails_when_the_first_call_is_unanswered() {
