@@ -270,21 +270,34 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
             Some(error) => render_error(error.to_string()),
             None => render_error("a part of it is wrong".into()),
         })?;
-    do_not_verify_users_r(&mut users_table);
+    apply_users_verification(&mut table, &mut users_table);
     broker_config::merge(&mut table, users_table).map_err(render_error)?;
     toml::to_string(&table).map_err(|error| render_error(error.to_string()))
 }
 
-/// Adds `noverify` to the user's `resource.config`, which replaces any other R, unless the user decides whether Flux
-/// checks it. It may list more cores than a node has. Flux would drain that node, and the job would wait forever.
-fn do_not_verify_users_r(users_table: &mut toml::Table) {
-    let resource = users_table
-        .get_mut("resource")
-        .and_then(toml::Value::as_table_mut);
-    if let Some(resource) = resource
-        && resource.contains_key("config")
-        && !resource.contains_key("verify")
+/// If the user's parts have `resource.verify`, removes the agent's `noverify`, beside which Flux would ignore it. If
+/// they have `resource.config` (an R that replaces any other), disables the check of R, unless they decide about it.
+fn apply_users_verification(table: &mut toml::Table, users_table: &mut toml::Table) {
+    let resource_of = |table| toml::Table::get_mut(table, "resource")?.as_table_mut();
+    let Some(users) = resource_of(users_table) else {
+        return;
+    };
+    if users.contains_key("config") {
+        do_not_verify(users);
+    }
+    if users.contains_key("verify")
+        && let Some(resource) = resource_of(table)
     {
+        resource.remove("noverify");
+    }
+}
+
+/// Adds `noverify` to the table `[resource]` of an R that is not the agent's, unless the table has `verify` or
+/// `noverify` itself. Such an R may list more cores than a node has. Flux would drain that node, and the job would wait
+/// forever.
+fn do_not_verify(resource: &mut toml::Table) {
+    // Flux ignores `verify` beside `noverify`.
+    if !resource.contains_key("verify") {
         resource.entry("noverify").or_insert(true.into());
     }
 }
@@ -297,6 +310,8 @@ fn do_not_verify_users_r(users_table: &mut toml::Table) {
 /// - if the user declares more cores than there are;
 /// - with hostNetwork: Flux compares host names, and these are the nodes' own;
 /// - if a snippet may write R.
+///
+/// The user's parts can enable it again ([`apply_users_verification`]).
 fn resource(resolved: &Resolved) -> Option<Resource> {
     let declared = resolved.spec.runner.declared_cores();
     if discovery::is_discovered(resolved) {
@@ -363,8 +378,7 @@ pub fn snippet_r_config(resolved: &Resolved) -> Result<SnippetRConfig, PlanError
     }
     // The file repeats the whole table: a release of Flux may replace the table in broker.toml by this one.
     resource.insert("path".into(), path.into());
-    // As in `resource`: a snippet may declare more cores than a node has, and Flux would drain that node.
-    resource.entry("noverify").or_insert(true.into());
+    do_not_verify(&mut resource);
     let file = toml::Table::from_iter([("resource".to_owned(), toml::Value::Table(resource))]);
     let text = toml::to_string(&file).map_err(|error| render_error(error.to_string()))?;
     Ok(SnippetRConfig::FileBeside {
@@ -556,6 +570,36 @@ mod tests {
             Facts::default(),
         );
         assert!(at(&other, "resource/noverify").is_none());
+    }
+
+    /// Flux ignores `verify` beside `noverify`.
+    #[test]
+    fn agent_adds_no_noverify_to_the_users_verify() {
+        let verify = "[resource.verify]\ngpu='ignore'";
+        let part = format!("[flux.configs]\na=\"\"\"{verify}\"\"\"");
+        let snippet = "[runner.snippets]\npre='true'\n";
+        for more in [
+            "max_size=3\n",
+            "archive='/a.tgz'\n",
+            "[network]\nhost_network=true\n",
+            snippet,
+        ] {
+            let table = toml_of(&format!("name='mc'\nsize=2\n{more}{part}"), Facts::default());
+            assert!(
+                at(&table, "resource/noverify").is_none() && at(&table, "resource/verify/gpu").is_some(),
+                "{more}: {table}"
+            );
+        }
+        let whole = format!("[flux]\nbroker_config=\"\"\"{verify}\"\"\"");
+        for config in [part, whole] {
+            let spec = AgentSpec::from_toml(&format!("name='mc'\nsize=2\n{snippet}{config}")).unwrap();
+            let facts = Facts::default();
+            let resolved = Resolved::new(&spec, &facts).unwrap();
+            let SnippetRConfig::FileBeside { text, .. } = snippet_r_config(&resolved).unwrap() else {
+                panic!("{config} names no R");
+            };
+            assert!(text.contains("gpu") && !text.contains("noverify"), "{text}");
+        }
     }
 
     #[test]
