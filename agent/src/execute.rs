@@ -52,7 +52,7 @@ mod user;
 
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{Content, Mode, Owner, Parent, Plan, Snippet, SnippetPhase, Step};
+use flux_agent_plan::plan::{BrokerAddress, Content, Mode, Owner, Plan, Snippet, SnippetPhase, Step};
 use flux_shared::exit::{Category, REPLACE};
 
 use crate::report::activity::Awaited;
@@ -407,7 +407,7 @@ impl Executor<'_> {
         )
     }
 
-    async fn wait_parent(&mut self, parent: &Parent) -> Result<Flow, Failure> {
+    async fn wait_parent(&mut self, parent: &BrokerAddress) -> Result<Flow, Failure> {
         let begin = Instant::now();
         let host = parent.host.as_str();
         let mut probe = self.parent_probe(parent);

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{Owner, Parent};
+use flux_agent_plan::plan::{BrokerAddress, Owner};
 use flux_shared::exit::Category;
 use flux_shared::hostlist;
 use flux_shared::usage::Usage;
@@ -168,7 +168,7 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
 const RECENT_JOBS: &str = r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
 /// Whether the parent can be reached, and whether a connection to it persists for `LINK_CHECK_INTERVAL`.
-async fn link(parent: &Parent, pod: &Pod) -> Result<Link, Missing> {
+async fn link(parent: &BrokerAddress, pod: &Pod) -> Result<Link, Missing> {
     ParentProbe::new(&parent.host, parent.port, &pod.root)
         .only_looked_up(parent.only_looked_up)
         .probe()

@@ -68,7 +68,8 @@ impl Executor<'_> {
         limit: Option<u32>,
         can_lead_restart: bool,
     ) -> Result<u8, Failure> {
-        let probe = |broker: &Option<plan::Parent>| broker.as_ref().map(|broker| self.parent_probe(broker));
+        let probe =
+            |broker: &Option<plan::BrokerAddress>| broker.as_ref().map(|broker| self.parent_probe(broker));
         let mut above = Above {
             parent: probe(&launch.parent),
             lead: probe(&launch.lead),

@@ -99,8 +99,8 @@ fn words(texts: &[&str]) -> Vec<Word> {
 }
 
 /// A parent on this machine.
-fn local_parent(port: u16) -> Parent {
-    Parent {
+fn local_parent(port: u16) -> BrokerAddress {
+    BrokerAddress {
         host: "127.0.0.1".into(),
         port,
         only_looked_up: false,

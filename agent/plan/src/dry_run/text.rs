@@ -10,8 +10,8 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::shell_quote::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, InstancePart, Launch, Owner, Parent, RESTORE, Role, SignalTarget, Snippet,
-    SnippetPhase, SnippetResources, SnippetShell, Stdout, Step, Waits,
+    AtEnd, BrokerAddress, Content, EnvChange, InstancePart, Launch, Owner, RESTORE, Role, SignalTarget,
+    Snippet, SnippetPhase, SnippetResources, SnippetShell, Stdout, Step, Waits,
 };
 
 /// Printed below the facts of an assumed host.
@@ -529,7 +529,7 @@ fn snippet_notes(snippet: &Snippet) -> String {
 }
 
 /// The broker's DNS name, without the dot at its end.
-fn host_name(broker: &Parent) -> &str {
+fn host_name(broker: &BrokerAddress) -> &str {
     broker.host.trim_end_matches('.')
 }
 

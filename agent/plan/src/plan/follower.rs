@@ -7,8 +7,8 @@ use flux_shared::topology;
 use super::hosts::BrokerAddresses;
 use super::resolved::hold_stop;
 use super::{
-    AtEnd, InstancePart, Launch, Parent, PlanError, Resolved, Stdout, Step, node_network, options, python,
-    runner, search_paths, snippets, user,
+    AtEnd, BrokerAddress, InstancePart, Launch, PlanError, Resolved, Stdout, Step, node_network, options,
+    python, runner, search_paths, snippets, user,
 };
 
 /// How many times in a row a follower's broker is restarted before the pod fails.
@@ -37,7 +37,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
 }
 
 /// The parent of this pod's broker. None with the user's own broker.toml: the parent is unknown.
-pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
+pub(super) fn parent(resolved: &Resolved) -> Result<Option<BrokerAddress>, PlanError> {
     let topology = resolved.spec.flux.topology.as_deref();
     let rank = topology::parent(topology, resolved.rank, resolved.hosts.size())?;
     Ok(address_of(resolved, rank))
@@ -45,7 +45,7 @@ pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
 
 /// The address on which the broker of `rank` listens. None with the user's own broker.toml, which may name other hosts
 /// and ports. Then only Flux waits for the parent, not the agent.
-fn address_of(resolved: &Resolved, rank: u32) -> Option<Parent> {
+fn address_of(resolved: &Resolved, rank: u32) -> Option<BrokerAddress> {
     if resolved.spec.flux.broker_config.is_some() {
         return None;
     }
@@ -83,7 +83,7 @@ pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
         )
 }
 
-fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError> {
+fn launch(resolved: &Resolved, parent: Option<BrokerAddress>) -> Result<Step, PlanError> {
     let runner = &resolved.spec.runner;
     let mut argv: Vec<Word> = runner
         .prefix

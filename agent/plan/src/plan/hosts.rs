@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::{AgentSpec, RemoteLead};
 use flux_shared::{hostlist, names};
 
-use super::{Parent, PlanError};
+use super::{BrokerAddress, PlanError};
 
 /// The domain where neither the spec nor resolv.conf names one.
 const DEFAULT_DOMAIN: &str = "cluster.local";
@@ -129,12 +129,12 @@ impl BrokerAddresses {
     }
 
     /// The broker of `rank`, on `host`: a remote lead at the spec's address, any other at its full DNS name.
-    pub fn of_rank(&self, rank: u32, host: &str) -> Parent {
+    pub fn of_rank(&self, rank: u32, host: &str) -> BrokerAddress {
         let (host, port) = match &self.remote_lead {
             Some(lead) if rank == 0 => (lead.address.clone(), lead.port),
             _ => (format!("{host}{}", self.suffix), self.port),
         };
-        Parent {
+        BrokerAddress {
             host,
             port,
             only_looked_up: self.only_looked_up,

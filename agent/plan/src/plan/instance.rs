@@ -8,8 +8,8 @@ use flux_shared::names;
 
 use super::hosts::BrokerAddresses;
 use super::{
-    Binding, EnvChange, Owner, Parent, PlanError, Resolved, RunAs, Step, environment, follower, restful,
-    search_paths, user,
+    Binding, BrokerAddress, EnvChange, Owner, PlanError, Resolved, RunAs, Step, environment, follower,
+    restful, search_paths, user,
 };
 use crate::facts::Facts;
 
@@ -29,7 +29,7 @@ pub struct Instance {
     /// Path of the broker's socket.
     pub socket: String,
     /// The parent broker. None: this is the lead, or the user's own broker.toml names the parent.
-    pub parent: Option<Parent>,
+    pub parent: Option<BrokerAddress>,
     /// The user that Flux runs as.
     pub owner: Owner,
     /// The same user with its home and name. None: Flux runs as the agent's own user.
@@ -42,7 +42,7 @@ pub struct Instance {
     pub flux: Result<String, PlanError>,
     /// Port of the Flux RESTful API. None: this host does not serve it.
     pub serves: Option<u16>,
-    /// A notice about the choice of the user.
+    /// A notice about which user Flux runs as (`Identity::notice`).
     pub user_notice: Option<String>,
     /// Whether Flux binds tasks to cores on this host.
     pub binding: Binding,
@@ -90,7 +90,7 @@ impl Instance {
     }
 
     /// Where the broker of `rank` listens.
-    pub fn address_of(&self, rank: u32) -> Parent {
+    pub fn address_of(&self, rank: u32) -> BrokerAddress {
         let host = self.hosts.get(rank as usize).map_or("", String::as_str);
         self.addresses.of_rank(rank, host)
     }
@@ -171,7 +171,7 @@ mod tests {
                 ),
                 1,
             );
-            let lead = Parent {
+            let lead = BrokerAddress {
                 host: address.into(),
                 port: 30123,
                 only_looked_up: false,

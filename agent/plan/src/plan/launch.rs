@@ -39,10 +39,10 @@ pub struct Launch {
     /// The parent broker, which must answer before this program is restarted. A stop of this pod is passed on when
     /// the parent has ended the instance in order, or after `hold_stop`. None: it is passed on at once.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub parent: Option<Parent>,
+    pub parent: Option<BrokerAddress>,
     /// The lead, if that is not the parent. The agent asks it whether the whole instance has ended, or only the parent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lead: Option<Parent>,
+    pub lead: Option<BrokerAddress>,
     /// The longest time, in seconds, that a stop waits for the parent. None: it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_stop: Option<f64>,
@@ -104,9 +104,9 @@ pub enum SignalTarget {
     Group,
 }
 
-/// A broker to which another one connects.
+/// Where a broker listens, and how the agent asks whether it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Parent {
+pub struct BrokerAddress {
     /// An absolute DNS name, or the address of a lead in another cluster as the spec has it.
     pub host: String,
     pub port: u16,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use flux_shared::command_words::Word;
 use serde::Serialize;
 
-use super::{EnvChange, Launch, Mode, Owner, Parent};
+use super::{BrokerAddress, EnvChange, Launch, Mode, Owner};
 
 /// A step of a container. Every step but `Launch` may run twice with the same result (a `Snippet` if its source allows
 /// that): in a container that starts again, and after a failure that may be temporary. `CheckEarlierStarts` decides
@@ -55,7 +55,7 @@ pub enum Step {
     /// Before the lead's broker: if a snippet has written R, check it and make Flux use it.
     SnippetResources(SnippetResources),
     /// Wait until the parent broker's port answers, or its name has an address.
-    WaitParent(Parent),
+    WaitParent(BrokerAddress),
     /// Wait until a Unix socket exists and answers.
     WaitSocket { path: String },
     /// Check the record of earlier starts of this container before any program of the user runs. If the program has

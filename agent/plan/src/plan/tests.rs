@@ -320,7 +320,7 @@ fn followers_wait_for_their_own_parent() {
             .steps
             .into_iter()
             .find_map(|step| match step {
-                Step::WaitParent(Parent { host, port, .. }) => Some(format!("{host}:{port}")),
+                Step::WaitParent(BrokerAddress { host, port, .. }) => Some(format!("{host}:{port}")),
                 _ => None,
             })
     };

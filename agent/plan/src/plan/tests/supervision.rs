@@ -129,7 +129,7 @@ fn follower_in_tree_names_the_lead_and_brokers_below_it() {
     let parent_lead_and_below = |index: u32, more: &str| {
         let plan = run(&spec(&format!("size = 5\n{more}")), &facts(index));
         let launch = launch(&plan).clone();
-        let named = |broker: Option<Parent>| broker.map(|broker| broker.host[..4].to_owned());
+        let named = |broker: Option<BrokerAddress>| broker.map(|broker| broker.host[..4].to_owned());
         (named(launch.parent), named(launch.lead), launch.below)
     };
     let mc = |index: u32| Some(format!("mc-{index}"));
