@@ -175,10 +175,10 @@ fn completer_words() -> Option<Vec<String>> {
     is_completer.then(|| words.map(|word| word.to_string_lossy().into_owned()).collect())
 }
 
-/// Runs `validate` without `--server`, `dry-run` and `completion`. The other commands get an async runtime.
+/// Runs `validate` without `--server`, `render`, `dry-run` and `completion`. The other commands get an async runtime.
 fn dispatch(cli: Cli, version: &str) -> Result<u8, Failure> {
     let output = cli.output;
-    match &cli.command {
+    match cli.command {
         Command::Validate(ValidateArgs { files, server: false }) => {
             let judgements = files
                 .iter()
@@ -188,12 +188,20 @@ fn dispatch(cli: Cli, version: &str) -> Result<u8, Failure> {
                 output,
             )
         }
-        Command::DryRun(args) => dry_run(args, output),
+        Command::Render { file, choices } => {
+            let (text, choices) = (read(&file)?, choices.into());
+            match output.format {
+                None => screen::print(&offline::render(&text, &choices)?),
+                Some(format) => format.show_all(&offline::objects(&text, &choices)?),
+            }
+            .map(|()| 0)
+        }
+        Command::DryRun(args) => dry_run(&args, output),
         Command::Completion { folder } => {
             output.refuse("completion", "it makes a link for kubectl")?;
-            screen::print(&completion::install(folder.clone())?).map(|()| 0)
+            screen::print(&completion::install(folder)?).map(|()| 0)
         }
-        _ => in_cluster(cli, version),
+        command => in_async_runtime(Cli { command, ..cli }, version),
     }
 }
 
@@ -225,7 +233,7 @@ fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
 
 /// Runs a command in an async runtime. One thread is enough, since it mostly waits for the API server and the user.
 /// `shutdown_background` lets the program exit while a read of standard input or a write is pending.
-fn in_cluster(cli: Cli, version: &str) -> Result<u8, Failure> {
+fn in_async_runtime(cli: Cli, version: &str) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::on_this_machine("start"))?;
     let code = runtime.block_on(async {
@@ -244,30 +252,19 @@ fn in_cluster(cli: Cli, version: &str) -> Result<u8, Failure> {
     code
 }
 
-/// Runs the commands that need no target. For the others, finds the target (cluster and namespace) first.
+/// Runs `__complete`. For the other commands, finds the target (cluster and namespace) first.
 async fn run_async(cli: Cli, version: &str) -> Result<u8, Failure> {
     let Cli {
         access,
         output,
         command,
     } = cli;
-    let command = match command {
-        Command::Render { file, choices } => {
-            let (text, choices) = (read(&file)?, choices.into());
-            return match output.format {
-                None => screen::print(&offline::render(&text, &choices)?),
-                Some(format) => format.show_all(&offline::objects(&text, &choices)?),
-            }
-            .map(|()| 0);
-        }
-        Command::Complete { words } => {
-            let mut command = self::command();
-            // Adds the global options, such as `--namespace`, to each subcommand.
-            command.build();
-            return screen::print(&completion::complete(&command, &words).await).map(|()| 0);
-        }
-        command => command,
-    };
+    if let Command::Complete { words } = &command {
+        let mut command = self::command();
+        // Adds the global options, such as `--namespace`, to each subcommand.
+        command.build();
+        return screen::print(&completion::complete(&command, words).await).map(|()| 0);
+    }
     let target = Target::find(access).await?;
     let server = target.server.clone();
     run_on_target(target, command, output, version)
