@@ -94,9 +94,9 @@ pub fn end_of_lead(pod: &PodSeen, job: Option<&JobSeen>, lead_is_elsewhere: bool
     }
 }
 
-/// Whether the pod was deleted before the Job's current start, as by a suspension. (A resume resets the Job's start time.
-/// Until the Job controller sees the resume, the Job has no start time. The two times may come from different clocks,
-/// which matters only for a pod that is lost right after the start.)
+/// Whether the pod was deleted before the Job's current start, as by a suspension. (A resume resets the Job's start
+/// time. Until the Job controller sees the resume, the Job has no start time. The two times may come from different
+/// clocks, which matters only for a pod that is lost right after the start.)
 pub fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
     let is_before_start = |requested| job.start_time.is_none_or(|start| requested < start);
     pod.deletion_requested.is_some_and(is_before_start)
@@ -109,7 +109,8 @@ pub fn was_stopped_alone(pod: &PodSeen) -> bool {
         .is_some_and(|exit| exit.code == i32::from(REPLACE))
 }
 
-/// Whether this pod is a follower that has failed by itself, which fails the Job.
+/// Whether this pod is a follower whose failure fails the Job. (`NodeFailure` and `Refused` are ends of leads. A
+/// follower that reports one all the same fails the Job like any other failure.)
 pub fn is_follower_failed_by_itself(pod: &PodSeen) -> bool {
     pod.index > 0
         && match end_of(pod) {

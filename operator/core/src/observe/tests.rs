@@ -181,6 +181,8 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
         )],
     );
     assert_eq!(now.gone_leads, [lead("a")]);
+    // The index has not seen `c` before. It had ended without a sign of a removal, so it ended before any loss
+    // (`PodSeen::remember`).
     assert!(
         now.pods["c"].has_ended
             && now.pods["c"].ended_before_loss

@@ -19,7 +19,9 @@ pub(super) fn build(
     facts: &RenderFacts,
     generated: &Generated,
 ) -> Vec<HiddenSecret> {
-    // These words never end, so the defaults for a missing word below are never used.
+    // The operator generates at least as many random words as are taken here (`reconcile/random.rs`). After them,
+    // `words` yields placeholders without end, for output without random words. So the `unwrap_or_default` below never
+    // applies.
     let mut random_words = generated.words();
     let secret = |name: String, data: BTreeMap<String, String>| {
         let data = data
