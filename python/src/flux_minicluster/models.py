@@ -422,7 +422,7 @@ class Scheduler(BaseModel):
     simple: bool | None = None
     """
     Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion if the view has it
-    and either queuePolicy is set or the Flux runner requests GPUs; else simple. Without a view: the
+    and either queuePolicy is set or the pods have GPUs; else simple. Without a view: the
     default of the image's Flux.
     """
 
