@@ -35,7 +35,8 @@ impl Outcome {
 }
 
 /// The first of these that applies: a restart in progress, the job's end, an invalid spec, an obstacle, the queue, a
-/// suspension, a lost node, too small a size, trouble with a pod, a failed pod, a warning event, a gated services pod.
+/// suspension, a lost node, too small a size, trouble with a pod, a failed pod, a warning event, a gated services pod, brokers
+/// that are not ready.
 pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(restart) = pending_restart(inputs) {
         return restarting(inputs, restart);
@@ -91,8 +92,10 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     trouble
         .map(|trouble| with_steady_reason(trouble, inputs.previous))
         .or_else(|| failed_while_incomplete(inputs, summary))
-        .or_else(outcome_of_warning)
+        .or_else(|| outcome_of_warning().filter(|outcome| outcome.reason != Reason::BrokersNotReady.name()))
+        // Brokers may not be ready because their snippets wait for the services.
         .or_else(|| gated_services_pod(inputs))
+        .or_else(outcome_of_warning)
         .unwrap_or_default()
 }
 

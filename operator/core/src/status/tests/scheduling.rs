@@ -224,6 +224,22 @@ fn gated_services_pod_is_reported_with_its_queue() {
     assert_eq!(status.reason.as_deref(), Some("SchedulingGated"));
     let message = status.message.unwrap_or_default();
     assert!(message.contains("spec.servicesPodTemplate"), "{message}");
+    // Brokers may wait for the services. A refused pod has another cause.
+    observation.pods = vec![pod(0)];
+    let reason_with = |observation: &mut Observation, warning: Reason| {
+        observation.warning = Some(Trouble {
+            reason: warning.to_string(),
+            message: "why".into(),
+            ..Trouble::default()
+        });
+        observation.status().reason
+    };
+    let reason = reason_with(&mut observation, Reason::BrokersNotReady);
+    assert_eq!(reason.as_deref(), Some("SchedulingGated"));
+    let reason = reason_with(&mut observation, Reason::FailedCreate);
+    assert_eq!(reason.as_deref(), Some("FailedCreate"));
+    observation.warning = None;
+    observation.pods = vec![ready(0)];
     observation.services_pod = gated(false, Some("default"));
     assert_eq!(observation.status().reason, None);
 }
