@@ -32,13 +32,16 @@ impl From<KubeconfigError> for ConfigError {
 
 /// The configuration of a client: that of the kubeconfig at `path`, else of `$KUBECONFIG` or `~/.kube/config`. Without a
 /// kubeconfig, and if neither `path` nor `context` is given, that of the service account of the pod in which this program
-/// runs. A kubeconfig that cannot be read is an error: otherwise, a mistake in it would select another cluster.
+/// runs. A kubeconfig that cannot be read or names no current context is an error (kubectl then uses the service
+/// account): otherwise, a mistake in it would select another cluster.
 pub async fn config(path: Option<&Path>, context: Option<&str>) -> Result<Config, ConfigError> {
     let kubeconfig = match path {
         Some(path) => Kubeconfig::read_from(path)?,
         None => merged(&files(std::env::var_os("KUBECONFIG")))?,
     };
-    let is_empty = kubeconfig.contexts.is_empty() && kubeconfig.clusters.is_empty();
+    let is_empty = kubeconfig.contexts.is_empty()
+        && kubeconfig.clusters.is_empty()
+        && kubeconfig.current_context.is_none();
     if is_empty && path.is_none() && context.is_none() {
         return Ok(Config::incluster()?);
     }
