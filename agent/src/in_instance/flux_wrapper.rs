@@ -4,8 +4,8 @@
 //! The wrapper is a link named `flux` to the agent's binary, in the broker's run directory and first on the PATH of
 //! the user's program. When it is called, the agent moves the search paths to other variables, from which the job
 //! shell restores them for tasks. Then it executes the next `flux` on the PATH. Commands that may run a program of the
-//! user's in their own environment keep the search paths: `python`, `env`, `start`, `proxy`, `alloc`, `batch`, and
-//! commands that the user added (`flux-NAME`).
+//! user's in their own environment keep the search paths: `python`, `env`, `exec`, `start`, `proxy`, `alloc`, `batch`,
+//! and commands that the user added (`flux-NAME`).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -22,7 +22,7 @@ const NAME: &str = "flux";
 /// Name of the folder that holds the link, beside the broker's socket.
 const FOLDER: &str = "flux-agent-bin";
 /// Flux's commands that run no program of the user's in their own environment.
-const FLUX_ONLY_COMMANDS: [&str; 38] = [
+const FLUX_ONLY_COMMANDS: [&str; 37] = [
     "R",
     "archive",
     "bulksubmit",
@@ -33,7 +33,6 @@ const FLUX_ONLY_COMMANDS: [&str; 38] = [
     "cron",
     "dmesg",
     "event",
-    "exec",
     "filemap",
     "getattr",
     "hostlist",

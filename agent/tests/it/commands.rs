@@ -339,7 +339,11 @@ fn flux_of_the_view_is_not_disturbed_by_the_image() {
         "as-flux flux queue list",
     ];
     // Their programs are the user's.
-    let kept = ["connect -- flux proxy u x", "connect -- flux batch x"];
+    let kept = [
+        "connect -- flux proxy u x",
+        "connect -- flux batch x",
+        "connect -- flux exec x",
+    ];
     for line in hidden.iter().chain(&kept) {
         assert_ne!(agent(&line.split(' ').collect::<Vec<_>>()).1, 9, "{line}");
         let text = fs::read_to_string(&record).unwrap();
