@@ -424,7 +424,7 @@ fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut
         list_container_differences(cluster, container, machine, notices);
     }
     if cluster.pod_template.is_some() {
-        notices.push("of podTemplate, only variables are used".into());
+        notices.push("of podTemplate, only the variables of the container that runs Flux are used".into());
     }
     if let Some(seconds) = cluster.deadline_seconds {
         notices.push(format!(
