@@ -43,6 +43,8 @@ SETTLE_SECONDS = 30.0
 SETTLE_PAUSE_SECONDS = 0.2
 # Exit code if no broker answers: there is none yet, or none any more.
 NO_BROKER = 75
+# The note of a submission that Flux has refused, in place of an ID.
+REFUSED = "-"
 CHUNK = 1 << 16
 # Prefixes of the variables that Flux sets inside a job, or flux proxy for its command. This process may have
 # inherited some. They do not describe the jobs that it submits, so those jobs do not get them.
@@ -101,7 +103,10 @@ class Helper:
         os.ftruncate(self.notes, len(whole))
         for line in whole.splitlines():
             token, _, jobid = line.partition(" ")
-            self.noted[token] = int(jobid) if jobid else None
+            if jobid == REFUSED:
+                self.noted.pop(token, None)
+            else:
+                self.noted[token] = int(jobid) if jobid else None
 
     def note(self, token: str, jobid: Any = "") -> None:
         os.write(self.notes, "{} {}\n".format(token, jobid).encode("ascii"))
@@ -174,6 +179,7 @@ class Helper:
                 # Flux's validator is such a program, too. This module of Flux has made a valid jobspec.
                 future = flux.job.submit_async(self.handle, jobspec, novalidate=True)
             except Exception as error:  # whatever Flux's module says of a job that cannot be
+                self.note(token, REFUSED)
                 say({"token": token, "done": {"status": None, "exception": str(error), "stdout": "", "stderr": ""}})
                 continue
             self.unanswered[token] = len(jobspec)
@@ -210,6 +216,7 @@ class Helper:
         try:
             jobid = int(future.get_id())
         except OSError as error:
+            self.note(token, REFUSED)
             say({"token": token, "done": {"status": None, "exception": text_of(error), "stdout": "", "stderr": ""}})
         else:
             self.note(token, jobid)
