@@ -7,7 +7,7 @@ use flux_shared::causes::causes;
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 
-use crate::failure::is_permission_missing;
+use crate::failure::{cause_of, is_permission_missing};
 
 /// What is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +71,13 @@ impl Outages {
         }
         let is_news = self.lost.insert(watched) && !self.is_lost;
         self.is_lost |= is_news;
-        is_news.then(|| Outage::Lost { why: causes(error) })
+        is_news.then(|| Outage::Lost {
+            // The answer alone: as an error of the watch, it has the debug text of the whole object.
+            why: answer.map_or_else(
+                || causes(error),
+                |status| cause_of(&kube::Error::Api(status.clone().boxed())),
+            ),
+        })
     }
 
     /// Whether the user's credentials have expired, and `login` has no others.
@@ -162,6 +168,16 @@ mod tests {
             let text = refusal_text("mc", Watched::Cluster, other);
             assert_eq!(text, format!("failed to watch MiniCluster mc: {other}"));
         }
+    }
+
+    #[test]
+    fn outage_has_the_words_of_the_answer_alone() {
+        let why = |code| match Outages::default().note_error(Watched::Pods, &failed(code)) {
+            Some(Outage::Lost { why }) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why(500), "no");
+        assert!(why(401).ends_with("Log in again"));
     }
 
     #[test]
