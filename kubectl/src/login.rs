@@ -15,7 +15,8 @@ where
     F: Future<Output = Option<Client>> + Send + 'static,
 {
     let namespace = client.default_namespace().to_owned();
-    let (current, log_in) = (Arc::new(Mutex::new(client)), Arc::new(log_in));
+    // The client, and how many logins precede it.
+    let (current, log_in) = (Arc::new(Mutex::new((client, 0_u32))), Arc::new(log_in));
     let service = tower::service_fn(move |request: Request<Body>| {
         let (current, log_in) = (current.clone(), log_in.clone());
         async move {
@@ -23,15 +24,24 @@ where
             let copy = body
                 .try_clone()
                 .map(|body| Request::from_parts(parts.clone(), body));
-            let client = current.lock().await.clone();
+            let (client, logins) = current.lock().await.clone();
             let answer = client.send(Request::from_parts(parts, body)).await?;
             if answer.status() != StatusCode::UNAUTHORIZED {
                 return Ok::<_, kube::Error>(answer);
             }
-            let (Some(copy), Some(renewed)) = (copy, log_in().await) else {
+            let Some(copy) = copy else {
                 return Ok(answer);
             };
-            current.lock().await.clone_from(&renewed);
+            // Several calls may be rejected at once. A login may ask the user, so only the first logs in.
+            let mut current = current.lock().await;
+            if current.1 == logins {
+                let Some(renewed) = log_in().await else {
+                    return Ok(answer);
+                };
+                *current = (renewed, logins + 1);
+            }
+            let renewed = current.0.clone();
+            drop(current);
             renewed.send(copy).await
         }
     });
@@ -40,6 +50,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use k8s_openapi::api::core::v1::Pod;
     use kube::Api;
     use kube::api::PostParams;
@@ -67,6 +79,26 @@ mod tests {
             requests[0].starts_with("POST /api/v1/namespaces/team/pods"),
             "{requests:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn calls_that_are_rejected_together_log_in_once() {
+        let (old, _) = answering(|_| failed(401));
+        let (new, _) = answering(|_| Answer::Json(200, json!({ "metadata": { "name": "a" } })));
+        let (renewed, logins) = (new.client, Arc::new(AtomicU32::new(0)));
+        let counted = logins.clone();
+        let client = renewing(old.client, move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let renewed = renewed.clone();
+            async {
+                tokio::task::yield_now().await;
+                Some(renewed)
+            }
+        });
+        let pods: Api<Pod> = Api::namespaced(client, "team");
+        let (one, other) = tokio::join!(pods.get("a"), pods.get("a"));
+        one.and(other).unwrap();
+        assert_eq!(logins.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]

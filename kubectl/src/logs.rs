@@ -33,6 +33,9 @@ const POD_GONE: &str = "its pod is gone";
 /// Failures in a row after which the log of a container that has ended, or of a pod that should be gone, counts as
 /// unreadable. While the API server is away, none counts.
 const TRIES: u32 = 5;
+/// Rejections of the user's credentials (401) in a row after which they count as expired, a second apart. Fewer may pass:
+/// an API server that has just started may not know how to check them yet.
+const REJECTIONS: u32 = 30;
 /// Time after the API server was away in which failures do not count either: it may have no connection to kubelets yet,
 /// nor know all roles.
 const SETTLING: Duration = Duration::from_secs(60);
@@ -353,14 +356,16 @@ pub async fn follow(
         was_complete = is_complete || (was_complete && is_missing);
         // The state of the pod decides which container's log is read next, so wait for an answer. Without the
         // permission to get pods (403), assume that nothing has changed, or that a pod without a log is gone.
+        let mut rejections = 0;
         let current = loop {
             match pods.get_opt(name).await {
                 Ok(current) => break current,
                 Err(error) if failure::is_code(&error, 403) => break (!is_missing).then(|| pod.clone()),
                 Err(error) => {
                     failures.note(self::is_away(&error));
-                    // With expired credentials (401), no later try succeeds either.
-                    if (can_give_up || failure::is_code(&error, 401)) && failures.count >= TRIES {
+                    let is_rejected = failure::is_code(&error, 401);
+                    rejections = if is_rejected { rejections + 1 } else { 0 };
+                    if (can_give_up && failures.count >= TRIES) || rejections >= REJECTIONS {
                         return unread(&failure::cause_of(&error));
                     }
                     tokio::time::sleep(PAUSE_AFTER_FAILURE).await;

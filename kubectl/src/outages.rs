@@ -1,6 +1,6 @@
 //! Failures of watches, each reported once. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use flux_shared::causes::causes;
@@ -34,13 +34,13 @@ pub struct Outages {
     refused: BTreeSet<Watched>,
     /// Whether the API server is reported as lost.
     is_lost: bool,
-    /// How often in a row the API server has rejected the user's credentials (401).
-    rejections: u32,
+    /// How often in a row the API server has rejected the user's credentials (401), for each watch.
+    rejections: BTreeMap<Watched, u32>,
 }
 
-/// Rejections in a row after which the credentials count as expired. Fewer may pass: an API server that has just started
-/// may not know how to check them yet.
-const REJECTIONS: u32 = 5;
+/// Rejections of a watch in a row after which the credentials count as expired: at least 25 s, with kube's pauses. Fewer
+/// may pass: an API server that has just started may not know how to check them yet.
+const REJECTIONS: u32 = 6;
 
 impl Outages {
     /// Notes an event of a watch. Returns whether the API server was reported as lost and answers again. Only a watch
@@ -50,7 +50,7 @@ impl Outages {
         if matches!(event, Event::Init) {
             return false;
         }
-        self.rejections = 0;
+        self.rejections.clear();
         self.refused.remove(&watched);
         self.lost.remove(&watched) && std::mem::take(&mut self.is_lost)
     }
@@ -58,10 +58,11 @@ impl Outages {
     /// Notes a failure of a watch, and returns it if it is to be reported.
     pub fn note_error(&mut self, watched: Watched, error: &watcher::Error) -> Option<Outage> {
         let answer = answer(error);
-        self.rejections = match answer {
-            Some(status) if status.code == 401 => self.rejections + 1,
-            _ => 0,
-        };
+        if answer.is_some_and(|status| status.code == 401) {
+            *self.rejections.entry(watched).or_default() += 1;
+        } else {
+            self.rejections.clear();
+        }
         if let Some(status) = answer.filter(|status| status.code == 403) {
             // A refusal is an answer. If the other watch is still lost, its next event ends the outage.
             self.lost.remove(&watched);
@@ -82,7 +83,7 @@ impl Outages {
 
     /// Whether the user's credentials have expired, and `login` has no others.
     pub fn is_logged_out(&self) -> bool {
-        self.rejections >= REJECTIONS
+        self.rejections.values().any(|count| *count >= REJECTIONS)
     }
 }
 
