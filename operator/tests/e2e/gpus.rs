@@ -7,7 +7,10 @@ use kube::Api;
 use serde_json::{Value, json};
 use test_support::node::{Fixture, not_tested, test};
 
+use super::pasted;
+
 const ON_THE_NODE: u32 = 4;
+const PAGE: &str = "docs/tasks/gpus.md";
 
 #[test]
 fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
@@ -106,6 +109,19 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         assert_eq!(none.trim(), "-1", "a job that asks for none sees none");
         let refused = flux(&["run", "-n5", "-g1", "true"]).unwrap_err();
         assert!(refused.contains("unsatisfiable"), "{refused}");
+
+        fixture.kubectl(&["delete", "minicluster", "gpus"], "");
+        let folder = tempfile::tempdir().unwrap();
+        let mut manifest = pasted::manifest_of_check(&fixture, PAGE);
+        manifest["spec"].as_object_mut().unwrap().remove("flux");
+        manifest["spec"]["containers"][0]["resources"]["limits"] =
+            json!({ "nvidia.com/gpu": 2, "memory": "256Mi" });
+        std::fs::write(folder.path().join("gpus-check.yaml"), manifest.to_string()).unwrap();
+        let printed = pasted::run_left_out(&fixture, PAGE, "kubectl apply -f gpus-check.yaml", folder.path());
+        let free = printed.lines().find(|line| line.contains(" free ")).unwrap();
+        assert_eq!(free.split_whitespace().rev().nth(1), Some("4"), "{printed}");
+        let visible = printed.lines().filter(|line| matches!(*line, "0" | "1"));
+        assert_eq!(visible.count(), 2, "{printed}");
     });
 }
 

@@ -78,10 +78,30 @@ fn blocks_of_commands_run_as_they_are_pasted() {
 
 /// Runs the blocks of one page. Returns what is wrong with them.
 fn failures_of(fixture: &Fixture, blocks: &[Block]) -> Option<String> {
-    let page = &blocks[0].page;
     let folder = tempfile::tempdir().unwrap();
     let place = page_folder(fixture, blocks, folder.path());
-    let failed = folder.path().join("failed");
+    run_in(fixture, blocks, folder.path(), &place).err()
+}
+
+/// Runs a block that `LEFT_OUT` leaves to another test, which has prepared the cluster and `folder`. Returns the
+/// standard output.
+pub fn run_left_out(fixture: &Fixture, page: &str, first_command: &str, folder: &Path) -> String {
+    let blocks: Vec<Block> = pages::blocks(&repository().join(page))
+        .into_iter()
+        .filter(|block| {
+            let commands = block.commands();
+            let is_first = |(command, _): &(String, Vec<String>)| command.starts_with(first_command);
+            block.word.as_deref() == Some("needs-cluster") && commands.first().is_some_and(is_first)
+        })
+        .collect();
+    assert_eq!(blocks.len(), 1, "{page}: {first_command}");
+    run_in(fixture, &blocks, folder, folder).unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+/// Runs blocks in `place`. Returns their standard output, or what is wrong with them. `folder` is for other files.
+fn run_in(fixture: &Fixture, blocks: &[Block], folder: &Path, place: &Path) -> Result<String, String> {
+    let page = &blocks[0].page;
+    let failed = folder.join("failed");
     let mut bash = Command::new("timeout");
     bash.args([
         DEADLINE,
@@ -94,21 +114,21 @@ fn failures_of(fixture: &Fixture, blocks: &[Block]) -> Option<String> {
     .current_dir(place)
     .stdin(Stdio::null())
     .env("PATH", path_with_programs())
-    .env("KUBECONFIG", kubeconfig_in(fixture, folder.path()));
+    .env("KUBECONFIG", kubeconfig_in(fixture, folder));
     let output = bash.output().unwrap();
     let failed = std::fs::read_to_string(failed).unwrap_or_default();
     let mut wrong = unexpected(page, &failed);
     if output.status.code() == Some(124) {
         wrong.push("it does not end");
     }
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if wrong.is_empty() {
-        return None;
+        return Ok(printed);
     }
-    Some(format!(
-        "{}: {}\n{}{}",
+    Err(format!(
+        "{}: {}\n{printed}{}",
         page.display(),
         wrong.join("; "),
-        String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     ))
 }
@@ -190,32 +210,29 @@ fn kubeconfig_in(fixture: &Fixture, folder: &Path) -> PathBuf {
 
 /// Copies the examples, with images that exist here.
 fn copy_examples(fixture: &Fixture, to: &Path) {
-    for entry in std::fs::read_dir(repository().join("examples"))
+    copy(fixture, &repository().join("examples"), &to.join("examples"));
+}
+
+fn copy(fixture: &Fixture, from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for path in std::fs::read_dir(from)
         .unwrap()
         .map(|entry| entry.unwrap().path())
     {
-        if !entry.is_dir() {
-            continue;
-        }
-        let folder = to.join("examples").join(entry.file_name().unwrap());
-        std::fs::create_dir_all(&folder).unwrap();
-        for file in std::fs::read_dir(&entry)
-            .unwrap()
-            .map(|file| file.unwrap().path())
-            .filter(|path| path.is_file())
-        {
-            let copy = folder.join(file.file_name().unwrap());
-            if file.extension().is_some_and(|ending| ending == "yaml") {
-                let text = std::fs::read_to_string(&file).unwrap();
-                std::fs::write(copy, yaml_of(&adapt(fixture, &text, entry.ends_with("v1alpha1")))).unwrap();
-            } else {
-                std::fs::copy(file, copy).unwrap();
-            }
+        let copied = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(fixture, &path, &copied);
+        } else if path.extension().is_some_and(|ending| ending == "yaml") {
+            let is_older = path.components().any(|part| part.as_os_str() == "v1alpha1");
+            let text = std::fs::read_to_string(&path).unwrap();
+            std::fs::write(copied, yaml_of(&adapt(fixture, &text, is_older))).unwrap();
+        } else {
+            std::fs::copy(path, copied).unwrap();
         }
     }
 }
 
-fn yaml_of(documents: &[Value]) -> String {
+pub fn yaml_of(documents: &[Value]) -> String {
     documents
         .iter()
         .map(|document| format!("---\n{}\n", serde_saphyr::to_string(document).unwrap()))
@@ -226,13 +243,7 @@ fn yaml_of(documents: &[Value]) -> String {
 /// applied.
 fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Path) {
     let commands: String = blocks.iter().map(|block| block.text.as_str()).collect();
-    for block in pages::blocks(&repository().join(page)) {
-        // `yaml,part` is no whole manifest, and `yaml,refused` must be rejected.
-        if block.language != "yaml" || block.word.is_some() {
-            continue;
-        }
-        // `false`: not of v1alpha1.
-        let documents = adapt(fixture, &block.text, false);
+    for documents in manifests(fixture, page) {
         let Some(name) = documents[0].pointer("/metadata/name").and_then(Value::as_str) else {
             continue;
         };
@@ -248,10 +259,45 @@ fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Pat
     }
 }
 
+/// The documents of each manifest of a page, with images that exist here.
+pub fn manifests(fixture: &Fixture, page: &Path) -> Vec<Vec<Value>> {
+    let blocks = pages::blocks(&repository().join(page));
+    // `yaml,part` is no whole manifest, and `yaml,refused` must be rejected.
+    let is_whole = |block: &&Block| block.language == "yaml" && block.word.is_none();
+    // `false`: not of v1alpha1.
+    let documents = |block: &Block| adapt(fixture, &block.text, false);
+    blocks.iter().filter(is_whole).map(documents).collect()
+}
+
+/// The first manifest of a page, changed as the page says for its check: with the name `NAME-check`, and without a
+/// command.
+pub fn manifest_of_check(fixture: &Fixture, page: &str) -> Value {
+    let mut manifest = manifests(fixture, page.as_ref())[0][0].clone();
+    let name = manifest["metadata"]["name"].as_str().unwrap();
+    manifest["metadata"]["name"] = format!("{name}-check").into();
+    let spec = manifest["spec"].as_object_mut().unwrap();
+    spec.remove("tasks");
+    spec["containers"][0].as_object_mut().unwrap().remove("command");
+    manifest
+}
+
 /// Whether the name of an object or a file is in `text`, and not as a part of a longer name.
 fn has_word(text: &str, name: &str) -> bool {
     let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     text.split(|letter| !is_of_name(letter)).any(|word| word == name)
+}
+
+#[test]
+fn check_of_fast_networks_runs_without_their_devices() {
+    test("fast-networks", async |fixture| {
+        let page = "docs/tasks/fast-networks.md";
+        let mut manifest = manifest_of_check(&fixture, page);
+        let container = manifest["spec"]["containers"][0].as_object_mut().unwrap();
+        container.remove("resources");
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("efa-check.yaml"), manifest.to_string()).unwrap();
+        run_left_out(&fixture, page, "kubectl apply -f efa-check.yaml", folder.path());
+    });
 }
 
 #[test]

@@ -69,7 +69,18 @@ pub const LEFT_OUT: &[LeftOut] = &[
         "kubectl label namespace flux-operator",
         "is for an installation by Helm; operator/manifests has this label",
     ),
+    block(
+        "chart/README.md",
+        "kubectl create namespace flux-operator",
+        INSTALLS,
+    ),
+    block(
+        "chart/README.md",
+        "kubectl --namespace NAMESPACE create secret docker-registry",
+        "has placeholders: a namespace, and a registry with a user",
+    ),
     block("chart/README.md", "helm upgrade", INSTALLS),
+    block("chart/README.md", "helm history", INSTALLS),
     block("chart/README.md", "helm uninstall", INSTALLS),
     block(
         "chart/README.md",
@@ -113,10 +124,19 @@ pub const LEFT_OUT: &[LeftOut] = &[
         "kubectl apply --server-side --force-conflicts -k dist/install",
         INSTALLS,
     ),
-    page("docs/tasks/fast-networks.md", "needs EFA devices"),
+    block(
+        "docs/tasks/fast-networks.md",
+        "kubectl apply -f efa-check.yaml",
+        "needs EFA devices; operator/tests/e2e/pasted.rs runs it with a MiniCluster that requests none",
+    ),
+    block(
+        "docs/tasks/fast-networks.md",
+        "kubectl minicluster connect efa-check",
+        "needs EFA devices",
+    ),
     page(
         "docs/tasks/gpus.md",
-        "needs GPUs; operator/tests/e2e/gpus.rs tests it with a device plugin of its own",
+        "needs GPUs; operator/tests/e2e/gpus.rs runs it with a device plugin",
     ),
     block(
         "docs/tasks/interactive.md",
@@ -131,14 +151,38 @@ pub const LEFT_OUT: &[LeftOut] = &[
         "kubectl get minicluster exit-code",
         "shows the result of examples/exit-code, whose README is run",
     ),
-    page("docs/tasks/service-mesh.md", PLACEHOLDER),
-    page("docs/tasks/sizing.md", INSTALLS),
+    page(
+        "docs/tasks/sizing.md",
+        "changes the installation that all tests use; operator/tests/helm runs it",
+    ),
     block("docs/tasks/teams.md", "kubectl create namespace", WHOLE_CLUSTER),
     block("docs/tasks/teams.md", "kubectl label namespace", WHOLE_CLUSTER),
     block("docs/tasks/teams.md", "helm template", INSTALLS),
     page("docs/tasks/tracing.md", TRACING),
-    page("docs/tasks/storage.md", STORAGE),
-    page("docs/troubleshooting.md", PLACEHOLDER),
+    page(
+        "docs/tasks/storage.md",
+        "needs a claim; operator/tests/e2e/examples/volumes.rs runs it",
+    ),
+    block(
+        "docs/troubleshooting.md",
+        "kubectl get minicluster NAME",
+        PLACEHOLDER,
+    ),
+    block(
+        "docs/troubleshooting.md",
+        "kubectl exec POD",
+        "has the placeholder POD; operator/tests/e2e runs `status` (hostile.rs) and `preflight` (pasted.rs)",
+    ),
+    block(
+        "docs/troubleshooting.md",
+        "kubectl minicluster jobs NAME",
+        "is for a shell in a pod whose image has gdb",
+    ),
+    block(
+        "docs/troubleshooting.md",
+        "kubectl minicluster connect NAME -- flux cancel",
+        PLACEHOLDER,
+    ),
     block("docs/upgrade.md", "kubectl apply", INSTALLS),
     block("docs/upgrade.md", "helm upgrade", INSTALLS),
     block("docs/upgrade.md", "kubectl delete miniclusters", REMOVES),
@@ -149,7 +193,7 @@ pub const LEFT_OUT: &[LeftOut] = &[
     block(
         "examples/cores/README.md",
         "kubectl apply -f guaranteed.yaml",
-        "needs more free cores than a small node has",
+        CORES,
     ),
     block("examples/curve-cert/README.md", "flux keygen", FLUX_HERE),
     block(
@@ -191,6 +235,27 @@ pub const LEFT_OUT: &[LeftOut] = &[
         "examples/v1alpha1/README.md",
         "rewrites every MiniCluster of the cluster; operator/tests/helm and it/webhook.rs do the same",
     ),
+    page(
+        "examples/v1alpha1/archive/README.md",
+        "leaves a PersistentVolume and a folder on the node",
+    ),
+    page("examples/v1alpha1/diagnostics/README.md", FOR_EVER),
+    page("examples/v1alpha1/existing-volumes/README.md", STORAGE),
+    page("examples/v1alpha1/flux-restful/README.md", FOR_EVER),
+    page("examples/v1alpha1/pod/README.md", CORES),
+    page(
+        "examples/v1alpha1/resources/README.md",
+        "needs a device that no node has",
+    ),
+    page("examples/v1alpha1/run-flux/README.md", REGISTRY),
+    page(
+        "examples/v1alpha1/volumes-csi/README.md",
+        "needs the CSI driver of a cloud",
+    ),
+    page(
+        "examples/v1alpha1/volumes/README.md",
+        "shows a volume of the namespace `default`; operator/tests/e2e/v1alpha1.rs tests one of its own",
+    ),
     block(
         "examples/view/README.md",
         "kubectl create secret docker-registry",
@@ -217,13 +282,13 @@ const INSTALLS: &str =
     "changes the installation that all tests use; operator/tests/helm installs by Helm, .ci/e2e by kubectl";
 const REMOVES: &str = "removes the installation; .ci/e2e and operator/tests/helm do the same";
 const FOR_EVER: &str = "goes on until a person ends it";
-const PLACEHOLDER: &str =
-    "its commands have a placeholder such as NAME; operator/tests/e2e runs the same commands of the agent";
+const PLACEHOLDER: &str = "has the placeholder NAME, a MiniCluster of the reader";
 const WHOLE_CLUSTER: &str =
     "changes a namespace of the cluster; operator/tests/e2e/examples.rs does the same in its own";
 const TRACING: &str = "`make e2e-tracing` tests it";
 const STORAGE: &str = "needs a storage class; operator/tests/e2e/examples/volumes.rs brings volumes";
 const FLUX_HERE: &str = "needs Flux on the reader's machine";
+const CORES: &str = "needs more free cores than a small node has";
 const REGISTRY: &str = "needs buildah and a registry";
 
 /// The command blocks that need a cluster, page by page. From the book's pages only those marked
@@ -234,8 +299,9 @@ pub fn blocks_by_page() -> Vec<Vec<Block>> {
     for folder in ["chart", "images", "test-node", "examples"] {
         pages.push(repository().join(folder).join("README.md"));
     }
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(examples)
-        .unwrap()
+    let mut folders: Vec<PathBuf> = [&examples, &examples.join("v1alpha1")]
+        .into_iter()
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap())
         .map(|entry| entry.unwrap().path())
         .collect();
     folders.sort();

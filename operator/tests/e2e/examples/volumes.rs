@@ -1,20 +1,21 @@
 //! Examples that keep data on volumes.
 
 use super::*;
+use crate::pasted;
 
 /// The folder for volumes of the node itself.
 pub(super) fn folder_on_the_node(fixture: &Fixture) -> String {
     format!("/tmp/{}", fixture.namespace)
 }
 
-/// Creates a volume of the node for the claim of an example, and the claim.
-fn claim(fixture: &Fixture, file: &str) {
-    let claim = documents(fixture, file).remove(0);
-    let name = claim["metadata"]["name"].clone();
+/// Creates a claim, and a volume of the node for it.
+fn create_claim(fixture: &Fixture, claim: &Value) {
+    let (name, spec) = (&claim["metadata"]["name"], &claim["spec"]);
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": fixture.namespace },
         "spec": {
-            "capacity": { "storage": "1Gi" }, "accessModes": claim["spec"]["accessModes"],
+            "capacity": spec["resources"]["requests"], "accessModes": spec["accessModes"],
+            "storageClassName": spec["storageClassName"],
             "claimRef": { "namespace": fixture.namespace, "name": name },
             "hostPath": { "path": folder_on_the_node(fixture), "type": "DirectoryOrCreate" },
         },
@@ -39,7 +40,7 @@ fn forget(fixture: &Fixture, volumes: &[&str]) {
 #[test]
 fn an_archive_outlives_its_cluster() {
     test("archive", async |fixture| {
-        claim(&fixture, "archive/claim");
+        create_claim(&fixture, &documents(&fixture, "archive/claim")[0]);
         let first = to_the_end(fixture.clone(), ("archive/minicluster", 0, &[("remember me", 1)])).await;
         assert_eq!(first, None);
         if is_fake_flux() {
@@ -57,6 +58,43 @@ fn an_archive_outlives_its_cluster() {
                 None
             );
         }
+        forget(&fixture, &[&fixture.namespace]);
+    });
+}
+
+#[test]
+fn results_are_fetched_as_the_page_on_storage_says() {
+    test("fetch", async |fixture| {
+        let page = "docs/tasks/storage.md";
+        let manifests = pasted::manifests(&fixture, page.as_ref());
+        let manifest = |kind: &str, name: &str| {
+            let found = manifests
+                .iter()
+                .flatten()
+                .find(|document| document["kind"] == kind && document["metadata"]["name"] == name);
+            found.unwrap_or_else(|| panic!("{kind} {name}"))
+        };
+        create_claim(&fixture, manifest("PersistentVolumeClaim", "results"));
+        // A folder of the node belongs to root.
+        let volumes = json!({ "results": { "path": "/results", "claimName": "results" } });
+        let container = json!({ "command": "chmod 0777 /results", "volumes": volumes });
+        fixture.create("writable", 1, container).await;
+        fixture.when_finished("writable").await;
+        fixture.kubectl(
+            &["apply", "-f", "-"],
+            &manifest("MiniCluster", "study").to_string(),
+        );
+        let status = fixture.when_finished("study").await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+
+        let folder = tempfile::tempdir().unwrap();
+        let fetch = manifest("Pod", "fetch").to_string();
+        std::fs::write(folder.path().join("fetch.yaml"), fetch).unwrap();
+        pasted::run_left_out(&fixture, page, "kubectl apply -f fetch.yaml", folder.path());
+        let fetched = std::fs::read_dir(folder.path().join("results")).unwrap();
+        let mut files: Vec<_> = fetched.map(|file| file.unwrap().file_name()).collect();
+        files.sort();
+        assert_eq!(files, ["task-0", "task-1", "task-2", "task-3"]);
         forget(&fixture, &[&fixture.namespace]);
     });
 }
