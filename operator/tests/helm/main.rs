@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use test_support::helm::helms;
 use test_support::node::{Fixture, app_image, run, test};
+use test_support::pages;
 use test_support::repository::repository;
 
 const NAMESPACE: &str = "flux-helm";
@@ -280,7 +281,9 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
                 "{status:#}"
             );
 
+            give_each_its_service(&release);
             start_job(&fixture, "other").await;
+            kubectl(&["get", "service", "other", "--namespace", &fixture.namespace]).unwrap();
             nothing_stays(&fixture, &release).await;
 
             // The CRD has just been created, so the garbage collector does not know it yet.
@@ -290,6 +293,28 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
             kubectl(&["delete", "namespace", NAMESPACE]).unwrap();
         });
     }
+}
+
+/// Runs the command of the page on sizing, and waits until no earlier operator runs.
+fn give_each_its_service(release: &Release) {
+    let blocks = pages::blocks(&repository().join("docs/tasks/sizing.md"));
+    let block = blocks.iter().find(|block| block.text.starts_with("helm upgrade"));
+    let command = block
+        .unwrap()
+        .text
+        .replace("--namespace flux-operator", &format!("--namespace {NAMESPACE}"));
+    let (folder, helm) = (repository().display().to_string(), release.helm.display());
+    let script = format!("cd {folder}\nhelm() {{ {helm} \"$@\"; }}\n{command}");
+    let in_namespace = [
+        "--namespace",
+        NAMESPACE,
+        "--selector=app.kubernetes.io/component=operator",
+    ];
+    let earlier = kubectl(&[&["get", "pods", "--output=name"], &in_namespace[..]].concat()).unwrap();
+    run("bash".as_ref(), &["-c", &script], "").unwrap();
+    let pods: Vec<&str> = earlier.lines().collect();
+    let wait = ["wait", "--for=delete", "--timeout=3m", "--namespace", NAMESPACE];
+    kubectl(&[&wait, &pods[..]].concat()).unwrap();
 }
 
 /// With a CRD that is not kept, uninstalling removes the release, its hooks and its MiniClusters.
