@@ -46,6 +46,7 @@ pub mod names;
 pub mod overlay;
 pub mod paths;
 pub mod phase;
+pub mod printable;
 pub mod problem;
 pub mod quantity;
 pub mod queueing;
