@@ -6,6 +6,7 @@ import asyncio
 import base64
 import concurrent.futures
 import importlib
+import importlib.util
 import io
 import itertools
 import json
@@ -239,6 +240,27 @@ def test_function_runs_in_an_image_without_cloudpickle(executor: FluxExecutor, m
     assert executor.submit(math.sqrt, 4).result(30) == 2
     with pytest.raises(ModuleNotFoundError):
         executor.submit(lambda: 1).result(30)
+
+
+def test_modules_in_the_working_directory_replace_no_others(
+    cluster: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user may have written them. Functions may be of a module there."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    for name in ("base64", "cloudpickle", "flux", "json", "pickle", "signal", "traceback"):
+        (folder / f"{name}.py").write_text("raise SystemExit(3)\n")
+    (folder / "mymodule.py").write_text("def triple(number):\n    return 3 * number\n")
+    spec = importlib.util.spec_from_file_location("mymodule", folder / "mymodule.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "mymodule", module)
+    monkeypatch.chdir(folder)
+    with cluster.executor(python=sys.executable) as executor:
+        assert executor.submit(["pwd"]).result(30).stdout == f"{folder}\n"
+        assert executor.submit(double, 4).result(30) == 8
+        assert executor.submit(module.triple, 4).result(30) == 12
 
 
 def test_tasks_may_be_submitted_while_a_connection_is_opened() -> None:

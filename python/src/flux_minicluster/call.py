@@ -11,13 +11,17 @@ from typing import Any
 FILE = "call"
 
 # Reads the call from a file that Flux puts beside the job, and writes what it returned to standard output. What the
-# function itself prints goes to standard error.
+# function itself prints goes to standard error. Modules of the working directory are for the function only.
 RUNNER = """\
-import base64, os, pickle, sys, traceback
+import os, sys
+paths = sys.path[:]
+sys.path[:] = [path for path in paths if path not in ("", os.getcwd())]
+import base64, pickle, traceback
 try:
     from cloudpickle import dumps
 except ImportError:
     from pickle import dumps
+sys.path[:] = paths
 output = os.dup(1)
 os.dup2(2, 1)
 path = os.path.join(os.environ["FLUX_JOB_TMPDIR"], "call")

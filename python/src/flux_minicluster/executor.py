@@ -29,9 +29,11 @@ from .program import STATUS, STDERR, STDIN, STDOUT
 from .target import FAILURES, NOT_CREATED, Access, Refusals, Target, words
 
 # Reads the helper's text from standard input, after its length, and runs it. It is no argument of the command, since
-# proxies may limit the length of an argument.
+# proxies may limit the length of an argument. With `-c`, Python looks for modules in the working directory first, where
+# other users may have files.
 BOOTSTRAP = """\
 import os, sys
+sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
 def read(count):
     data = b""
     while len(data) < count:
