@@ -25,7 +25,9 @@ impl CertificateBytes {
                 ErrorKind::PermissionDenied => {
                     "set pod.securityContext.fsGroup, so that the container's user may read the Secret"
                 }
-                ErrorKind::NotFound => "is the Secret `<cluster>-curve` mounted in this container?",
+                ErrorKind::NotFound => {
+                    "is a Secret with the key `curve.cert` mounted here? Without the operator: `--key-from-env`"
+                }
                 _ => "check the Secret's volume",
             };
             let cause = format!(
@@ -46,7 +48,7 @@ fn malformed(path: &Path, why: &str) -> Failure {
     Failure::new(
         Category::CurveUnreadable,
         cause,
-        "use one from `flux keygen`, or delete the Secret: the operator creates a new one",
+        "replace the key `curve.cert` of the Secret (flux.curveCertSecret) by a file of `flux keygen --name=NAME`",
     )
 }
 
@@ -89,6 +91,9 @@ mod tests {
             std::fs::write(&path, &text).unwrap();
             let failure = CertificateBytes::read(&path).err().unwrap();
             assert!(failure.cause.contains(word), "{failure}");
+            // The operator writes no malformed certificate, so the Secret is one of the user, which nothing recreates.
+            assert!(!failure.remedy.contains("delete"), "{failure}");
+            assert!(failure.remedy.contains("flux.curveCertSecret"), "{failure}");
             assert!(
                 failure.category == Category::CurveUnreadable && !failure.to_string().contains(&KEY[..8])
             );
@@ -96,10 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_certificate_names_the_secret() {
+    fn missing_certificate_names_key_and_option() {
         let failure = CertificateBytes::read(Path::new("/nonexistent/curve.cert"))
             .err()
             .unwrap();
-        assert!(failure.remedy.contains("Secret"), "{failure}");
+        for words in ["Secret with the key `curve.cert`", "--key-from-env"] {
+            assert!(failure.remedy.contains(words), "{failure}");
+        }
     }
 }
