@@ -15,6 +15,7 @@ use crate::wait::resolve::NameError;
 const SMALL_SHARED_MEMORY: u64 = 64 << 20;
 /// Bytes of /dev/shm that Open MPI uses for each task on a node, by default.
 const SHARED_MEMORY_OF_TASK: u64 = 4 << 20;
+const MINIMAL_SERVICE: &str = "(With minimalService only the lead has a name)";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -234,10 +235,17 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
                 _ => (Pass, format!("{name} is {address}")),
             }
         }
-        Err(error) => (
-            Fail,
-            format!("{name}: {error}: does the headless Service select this pod?"),
-        ),
+        Err(error) => {
+            let text = format!("{name}: {error}: does the headless Service select this pod?");
+            // This pod cannot know whether it has a name on purpose. Without one, only brokers below it fail, whose own
+            // check of the parent says so.
+            let has_no_record = matches!(error, NameError::NoSuchName(_) | NameError::NoAddress(_));
+            if has_no_record && !findings.instance.is_lead {
+                (Warn, format!("{text} {MINIMAL_SERVICE}"))
+            } else {
+                (Fail, text)
+            }
+        }
     }
 }
 
@@ -265,7 +273,7 @@ fn other_names(names: &Names) -> (Level, String) {
         format!("{shown} and {more} more")
     };
     let text = format!(
-        "{} of {} other hosts have no address{left}: {shown}. Do their pods run? (With minimalService only the lead has a name)",
+        "{} of {} other hosts have no address{left}: {shown}. Do their pods run? {MINIMAL_SERVICE}",
         names.missing.len(),
         names.asked
     );

@@ -216,6 +216,27 @@ fn preflight_warns_about_the_pods_own_conditions() {
 }
 
 #[test]
+fn missing_own_name_fails_only_on_the_lead() {
+    let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
+    let server = "10.96.0.10".parse().unwrap();
+    for error in [NameError::NoSuchName(server), NameError::NoAddress(server)] {
+        for (index, level) in [(0, Fail), (1, Warn)] {
+            let facts = Facts {
+                index: Some(index),
+                ..Facts::default()
+            };
+            let instance = Instance::of(&spec, &facts).unwrap();
+            let mut findings = good_findings(&instance, &facts);
+            findings.own_name = Some(Err(error.clone()));
+            let checks = judge(&findings);
+            let dns = checks.iter().find(|check| check.topic == "dns").unwrap();
+            assert_eq!(dns.level, level, "{dns:?}");
+            assert_eq!(dns.text.contains("minimalService"), level == Warn, "{dns:?}");
+        }
+    }
+}
+
+#[test]
 fn preflight_lists_only_the_first_missing_names() {
     let missing = (0..7).map(|number| format!("mc-{number}")).collect();
     let (level, text) = other_names(&Names {
