@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import unicodedata
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from flux_minicluster.progress import Stage, State, stages
 from flux_minicluster.report import build
 from flux_minicluster.result import Result, code_of
 from flux_minicluster.resume import Resume
-from flux_minicluster.target import _refusal
+from flux_minicluster.target import Access, _refusal
 from flux_minicluster.words import join
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -561,6 +562,37 @@ def test_text_that_a_stream_cannot_encode_is_replaced(
     printed, messages = (stream.buffer.getvalue().decode(encoding) for stream in streams.values())
     assert printed == shown("a \u2192 b\n\N{REPLACEMENT CHARACTER}\n")
     assert messages.startswith(shown("no image \u2192\n")) and shown("caf\u00e9 \u2192 1\n") in messages
+
+
+CODES = "\x1b]0;title\x07\t\u009b2J\ra\n\x7f"
+PRINTABLE = "\ufffd]0;title\ufffd\t\ufffd2J\ufffda\n\ufffd"
+
+
+@pytest.mark.parametrize("kind", [screen.Lines, screen.Terminal])
+def test_screen_shows_no_terminal_codes_from_the_cluster(
+    capsys: pytest.CaptureFixture[str], kind: type[screen.Lines]
+) -> None:
+    chosen = kind(screen.Output(True))
+    chosen.say(CODES)
+    chosen.show([Stage("pods", State.STUCK, CODES)])
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"{PRINTABLE}\n")
+    assert re.sub(r"[\n\t]", " ", PRINTABLE) + "\n" in shown
+    chosen.put(CODES.encode())
+    assert capsys.readouterr().out == CODES, "the job's own output"
+
+
+def test_report_errors_and_warnings_have_no_terminal_codes(caplog: pytest.LogCaptureFixture) -> None:
+    status = {"phase": CODES, "reason": CODES, "message": CODES}
+    event = {"type": "Warning", "reason": CODES, "message": CODES, "involvedObject": {"name": CODES}, "metadata": {}}
+    cluster = {"metadata": {"name": "mc"}, "spec": {"size": 1}, "status": status}
+    report = build("team", cluster, [], [event], {"lines": [["state", CODES]]})
+    error = errors.CallFailed(CODES, name=CODES, remedy=CODES)
+    executor.FluxExecutor(Access(), "mc")._warn(CODES)
+    for text in (str(report), str(error), caplog.messages[0]):
+        assert PRINTABLE in text
+        assert not any(unicodedata.category(it) == "Cc" for it in text if it not in "\n\t")
+    assert (report.message, error.message) == (CODES, CODES)
 
 
 def test_stream_s_own_way_to_encode_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from .text import printable
+
 if TYPE_CHECKING:
     from .result import Result
 
@@ -42,7 +44,8 @@ class MiniClusterError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.message}" if self.name else self.message
-        return f"{text}\n{self.remedy}" if self.remedy else text
+        # A traceback prints it. `message` is as the cluster has it.
+        return printable(f"{text}\n{self.remedy}" if self.remedy else text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not by the constructor: those of subclasses do not take `args`.

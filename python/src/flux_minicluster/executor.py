@@ -27,6 +27,7 @@ from .errors import CallFailed, Lost, MiniClusterError, NotFound, not_started
 from .observed import Start
 from .program import STATUS, STDERR, STDIN, STDOUT
 from .target import FAILURES, NOT_CREATED, Access, Refusals, Target, words
+from .text import printable
 
 # Reads the helper's text from standard input, after its length, and runs it. It is no argument of the command, since
 # proxies may limit the length of an argument. With `-c`, Python looks for modules in the working directory first, where
@@ -332,7 +333,7 @@ class FluxExecutor(concurrent.futures.Executor):
         """Logs each cause of an outage once: while an image cannot be pulled, the kubelet alternates between two."""
         if why not in self._outages:
             self._outages.add(why)
-            logging.getLogger(__package__).warning("%s: %s; retrying", self._name, why)
+            logging.getLogger(__package__).warning("%s: %s; retrying", self._name, printable(why))
 
     def _check_time(self, seconds: float, status: Mapping[str, Any]) -> None:
         """Raises `NotStarted` if the instance has not been up within `start_timeout`."""

@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 from . import observed, program
 from .errors import CallFailed, remedy_for
 from .target import Target
+from .text import printable
 
 MAX_WARNINGS = 6
 MAX_PODS = 16
@@ -79,7 +80,7 @@ class Report:
             lines.append(f"  {warning.object}: {warning.reason}{times}: {warning.message.rstrip()}")
         if self.remedy:
             lines += ["", "What it means and what to do", *(f"  {line}".rstrip() for line in self.remedy.splitlines())]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 async def report(target: Target, name: str) -> Report:

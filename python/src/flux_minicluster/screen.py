@@ -5,12 +5,15 @@ from __future__ import annotations
 import codecs
 import html
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TextIO
 
 from .progress import Stage, State
+from .text import printable
 
 # In a pipe, the shortest time between two lines of a stage that differ in numbers only.
 PAUSE_SECONDS = 2.0
@@ -77,13 +80,14 @@ class _Progress:
     def show(self, stages: Sequence[Stage]) -> None:
         if self._is_over:
             return
-        self._draw(stages)
+        # Parts of the texts may be from the cluster. Each stage has one line.
+        self._draw([replace(stage, text=re.sub(r"[\n\t]", " ", printable(stage.text))) for stage in stages])
         if all(stage.state is State.DONE for stage in stages):
             self.end()
 
     def say(self, text: str) -> None:
         self._output.end_line()
-        _write(sys.stderr, f"{text}\n")
+        _write(sys.stderr, f"{printable(text)}\n")
         sys.stderr.flush()
 
     def put(self, data: bytes) -> None:
