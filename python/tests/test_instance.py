@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from fake_api import FakeApi, Object
 
-from flux_minicluster import CallFailed, JobFailed, MiniCluster, NotAllowed, NotFound, TimedOut
+from flux_minicluster import CallFailed, JobFailed, MiniCluster, NotAllowed, NotFound, TimedOut, program, stop
 
 
 @pytest.fixture
@@ -69,6 +69,60 @@ def test_why_has_the_operator_s_reason_and_the_agent_s_words(cluster: MiniCluste
     report = cluster.why()
     assert (report.reason, report.size) == ("BrokersNotReady", 2)
     assert "state      waits for rank 1" in str(report) and report.remedy
+
+
+async def never(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+    """As an agent that waits for a volume: it does not even note that its caller is gone."""
+    await asyncio.Event().wait()
+    return 0
+
+
+async def endless(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+    while not socket.closed:
+        await socket.send_bytes(b"\x01" + b" " * (1 << 16))
+    return 0
+
+
+def test_agent_that_does_not_answer_is_not_waited_for(
+    cluster: MiniCluster, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(stop, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(stop, "ATTEMPTS", 2)
+    api.start_job("mc")
+    api.events.append({"type": "Warning", "message": "a warning", "involvedObject": {"name": "mc"}, "metadata": {}})
+
+    async def refuse(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        return 1
+
+    api.programs |= {"status": never, "usage": never, "stop": refuse}
+    begin = time.monotonic()
+    report = cluster.why()
+    assert report.instance is None
+    assert "the lead's agent did not answer within 0.2 s; is a volume of the pod stuck?" in str(report)
+    assert "a warning" in str(report)
+    api.silent.add(("GET", "/exec"))
+    assert "did not answer within 0.2 s" in str(cluster.why()), "also if the connection is not opened"
+    api.silent.clear()
+    with pytest.raises(CallFailed, match="did not answer within"):
+        cluster.usage()
+    with pytest.raises(CallFailed, match=r"not stopped: .* did not answer within"):
+        cluster.stop()
+    assert time.monotonic() - begin < 20
+    assert api.get("miniclusters", "mc") is not None
+
+
+def test_endless_answer_of_an_agent_is_cut_off(
+    cluster: MiniCluster, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "MOST_ANSWER_BYTES", 1 << 20)
+    api.start_job("mc")
+    api.programs |= {"status": endless, "usage": endless}
+    begin = time.monotonic()
+    assert cluster.why().instance is None
+    with pytest.raises(CallFailed, match="more than 1 MiB"):
+        cluster.usage()
+    assert time.monotonic() - begin < 10
 
 
 def test_usage_is_the_agent_s(cluster: MiniCluster, api: FakeApi) -> None:

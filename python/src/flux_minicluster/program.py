@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,14 @@ from .observed import AGENT, is_running, latest_of, own_pods
 from .target import FAILURES, Target, words
 
 STDIN, STDOUT, STDERR, STATUS = range(4)
+# Time limit of `report`. The agent's own requests end earlier.
+ANSWER_SECONDS = 15.0
+# Most bytes of an answer. The pod's user can choose the program.
+MOST_ANSWER_BYTES = 16 << 20
+
+
+class SilentAgent(CallFailed):
+    """The lead's agent did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +67,26 @@ async def answer(target: Target, pod: dict[str, Any], command: Sequence[str]) ->
                     status = data
                 elif channel in parts:
                     parts[channel] += data
+                    if len(parts[channel]) > MOST_ANSWER_BYTES:
+                        raise CallFailed(f"the program in the pod printed more than {MOST_ANSWER_BYTES >> 20} MiB")
     except CallFailed:
         raise
     except FAILURES as error:
         raise CallFailed(f"cannot run a program in the pod: {words(error)}") from error
     return Answer(exit_code(status), bytes(parts[STDOUT]), bytes(parts[STDERR]))
+
+
+async def report(target: Target, lead: dict[str, Any], command: Sequence[str]) -> Answer:
+    """The answer to one of the agent's reports (`status`, `usage`).
+
+    It has a time limit: in a pod whose volume is stuck, no program ends.
+    """
+    try:
+        return await asyncio.wait_for(answer(target, lead, command), ANSWER_SECONDS)
+    except asyncio.TimeoutError as error:
+        raise SilentAgent(
+            f"the lead's agent did not answer within {ANSWER_SECONDS:g} s; is a volume of the pod stuck?"
+        ) from error
 
 
 async def running_lead(target: Target, name: str) -> dict[str, Any]:

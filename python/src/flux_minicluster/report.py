@@ -56,6 +56,8 @@ class Report:
     instance: dict[str, Any] | None
     """The agent's status of the instance, from the lead."""
     remedy: str | None
+    silence: str | None = None
+    """Why there is no status of the instance, if the lead's agent did not answer in time."""
 
     def __str__(self) -> str:
         first = f"{self.name} {self.phase}: {self.ready} of {self.size} brokers ready"
@@ -73,6 +75,8 @@ class Report:
         if self.instance is not None and self.instance.get("lines"):
             lines += ["", "What the lead's agent says"]
             lines += [f"  {line[0]:<10} {line[1]}" for line in self.instance["lines"]]
+        if self.silence:
+            lines += ["", self.silence]
         if self.warnings:
             lines += ["", "Warnings"]
         for warning in self.warnings:
@@ -88,15 +92,18 @@ async def report(target: Target, name: str) -> Report:
     pods = observed.own_pods(cluster, await target.pods_of(name))
     lead = observed.latest_of(0, pods)
     instance: dict[str, Any] | None = None
+    silence: str | None = None
     if lead is not None and observed.is_running(lead):
         try:
-            instance = json.loads((await program.answer(target, lead, ["status", "--json"])).stdout)
+            instance = json.loads((await program.report(target, lead, ["status", "--json"])).stdout)
+        except program.SilentAgent as error:
+            silence = error.message
         except (CallFailed, ValueError):
-            instance = None
+            pass
     # Events of the MiniCluster, of its Job, which has the same name, and of the lead.
     names = [name] + ([observed.name_of(lead)] if lead is not None else [])
     events = [event for object_name in names for event in await target.events_of(object_name)]
-    return build(target.namespace, cluster, pods, events, instance)
+    return build(target.namespace, cluster, pods, events, instance, silence)
 
 
 def build(
@@ -105,6 +112,7 @@ def build(
     pods: list[dict[str, Any]],
     events: list[dict[str, Any]],
     instance: dict[str, Any] | None,
+    silence: str | None = None,
 ) -> Report:
     """The report of what was read."""
     status = cluster.get("status") or {}
@@ -130,6 +138,7 @@ def build(
         warnings=warnings[-MAX_WARNINGS:],
         instance=instance,
         remedy=remedy if status else NO_OPERATOR,
+        silence=silence,
     )
 
 
@@ -205,7 +214,7 @@ class Usage(_Part):
 
 async def usage(target: Target, name: str) -> Usage:
     lead = await program.running_lead(target, name)
-    answer = await program.answer(target, lead, ["usage"])
+    answer = await program.report(target, lead, ["usage"])
     if answer.code != 0:
         text = (answer.stderr or answer.stdout).decode(errors="replace").strip()
         raise CallFailed(text or f"the agent has no usage (exit code {answer.code})", name=name)

@@ -122,7 +122,7 @@ class _Attempt:
         None: it is worth another look.
         """
         try:
-            status = json.loads((await program.answer(self._target, lead, ["status", "--json"])).stdout)
+            status = json.loads((await program.report(self._target, lead, ["status", "--json"])).stdout)
         except ValueError:
             return None
         if code != _KILLED:

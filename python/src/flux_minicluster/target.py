@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +33,8 @@ CALL_SECONDS = 60.0
 WATCH_SECONDS = 50
 # A connection to a pod that does not answer a ping for this long is dead.
 HEARTBEAT_SECONDS = 20.0
+# Time for the other side to close a connection to a pod. It does not while a program prints without end.
+CLOSE_SECONDS = 1.0
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 5.0
 # Time after which a refusal (403) of what was allowed before is final. API servers that start need less.
@@ -342,8 +344,11 @@ class Target:
                 connection = await asyncio.wait_for(opening, CONNECT_SECONDS)
             except aiohttp.WSServerHandshakeError as error:
                 raise _exec_refusal(name_of(pod), error) from error
-            async with connection:
+            try:
                 yield connection
+            finally:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(connection.close(), CLOSE_SECONDS)
 
 
 class NameTaken(CallFailed):
