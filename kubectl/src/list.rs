@@ -2,6 +2,7 @@
 
 use comfy_table::{Table, presets};
 use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::printable::printable;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -73,7 +74,7 @@ fn table(all: &[MiniCluster], with_namespaces: bool, now: Timestamp) -> String {
             ]),
         );
     }
-    screen::lines_of(&table).join("\n") + "\n"
+    printable(&(screen::lines_of(&table).join("\n") + "\n")).into_owned()
 }
 
 /// The age in one unit, rounded down. Minutes begin at 2 minutes, hours at 2 hours, days at 2 days.
@@ -112,6 +113,20 @@ mod tests {
             ["team", "work", "Failed", "2", "0", "7", "3m", "NonZeroExitCode"]
         );
         assert_eq!(shown[0].len(), shown[1].len());
+    }
+
+    #[test]
+    fn list_shows_no_terminal_codes() {
+        let cluster = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "work" },
+            "spec": { "size": 2, "containers": [{ "image": "a" }] }, "status": { "reason": "a\u{1b}[2Jb" },
+        });
+        let text = table(
+            &[serde_json::from_value(cluster).unwrap()],
+            false,
+            Timestamp::UNIX_EPOCH,
+        );
+        assert!(text.ends_with("a\u{fffd}[2Jb\n"), "{text:?}");
     }
 
     #[test]

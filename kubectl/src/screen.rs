@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;
+use flux_shared::printable::printable;
 use textwrap::core::display_width;
 
 use crate::failure::Failure;
@@ -122,7 +123,8 @@ fn stage_line(stage: &Stage, turn: usize, columns: usize) -> String {
         State::Stuck => '!',
         State::Done => '✓',
     };
-    let text = format!("{mark} {:8} {}", stage.name, stage.text.replace('\n', " "));
+    let text = printable(&stage.text).replace(['\n', '\t'], " ");
+    let text = format!("{mark} {:8} {text}", stage.name);
     let mut line = String::new();
     for character in text.chars() {
         line.push(character);
@@ -152,7 +154,8 @@ fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, st
 /// Whether the last part of standard output has ended its line.
 static HAS_LINE_ENDED: AtomicBool = AtomicBool::new(true);
 
-/// Prints a line to standard error. If that is also standard output (`2>&1`, a terminal), ends the output's line first.
+/// Prints a line to standard error, without terminal codes: parts of it may be from the cluster. If standard error is
+/// also standard output (`2>&1`, a terminal), ends the output's line first.
 pub fn tell(line: &str) {
     let begin =
         if !HAS_LINE_ENDED.load(Ordering::Relaxed) && is_one_file(std::io::stdout(), std::io::stderr()) {
@@ -161,7 +164,7 @@ pub fn tell(line: &str) {
         } else {
             ""
         };
-    put_error(format!("{begin}{line}\n").as_bytes());
+    put_error(format!("{begin}{}\n", printable(line)).as_bytes());
 }
 
 fn is_one_file(one: impl AsFd, other: impl AsFd) -> bool {
@@ -336,7 +339,7 @@ mod tests {
         if std::env::var_os(WRITER).is_some() {
             for output in ["half a line", "rest\n"] {
                 put(output.as_bytes()).unwrap();
-                tell("message");
+                tell("\x1b[2Jmessage");
             }
             return;
         }
@@ -349,7 +352,10 @@ mod tests {
         let (out, stdout) = std::io::pipe().unwrap();
         run(stdout.try_clone().unwrap(), stdout);
         let text = std::io::read_to_string(out).unwrap();
-        assert!(text.contains("half a line\nmessage\nrest\nmessage\n"), "{text}");
+        assert!(
+            text.contains("half a line\n\u{fffd}[2Jmessage\nrest\n\u{fffd}[2Jmessage\n"),
+            "{text}"
+        );
         let ((out, stdout), (err, stderr)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
         run(stdout, stderr);
         let (text, messages) = (
@@ -357,7 +363,7 @@ mod tests {
             std::io::read_to_string(err).unwrap(),
         );
         assert!(text.contains("half a linerest\n"), "{text}");
-        assert!(messages.contains("message\nmessage\n"), "{messages}");
+        assert!(messages.contains("message\n\u{fffd}[2Jmessage\n"), "{messages}");
         assert!(!messages.contains("\n\n"), "{messages}");
     }
 
@@ -377,6 +383,17 @@ mod tests {
             let width = display_width(stage_line(&stage, 0, columns).trim_end_matches('\n'));
             assert!(width < columns.max(1), "{columns}");
         }
+    }
+
+    #[test]
+    fn line_of_a_stage_has_no_terminal_codes() {
+        let stage = Stage {
+            name: "pods",
+            state: State::Stuck,
+            text: "\x1b]0;title\x07\ta\rb".into(),
+        };
+        let line = stage_line(&stage, 0, 80);
+        assert_eq!(line, "! pods     \u{fffd}]0;title\u{fffd} a\u{fffd}b\n");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::queue;
 use crossterm::style::{Attribute, Print, SetAttribute};
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+use flux_shared::printable::printable;
 
 use crate::failure::Failure;
 use crate::screen;
@@ -57,7 +58,11 @@ impl Display {
                 }
                 queue!(output, Clear(ClearType::UntilNewLine), Print("\r\n"))?;
             }
-            let last_line: String = last_line.replace('\n', " ").chars().take(width.into()).collect();
+            let last_line: String = printable(&last_line)
+                .replace('\n', " ")
+                .chars()
+                .take(width.into())
+                .collect();
             queue!(
                 output,
                 Clear(ClearType::FromCursorDown),

@@ -1,6 +1,7 @@
 //! The usage of an instance as text. Pure.
 
 use comfy_table::{CellAlignment, Table, presets};
+use flux_shared::printable::printable;
 use flux_shared::usage::{Count, Host, HostState, Jobs, Resources, Usage};
 
 use crate::screen;
@@ -8,7 +9,8 @@ use crate::screen;
 /// The height to print all lines.
 pub const WHOLE: usize = usize::MAX;
 
-/// The text in at most `height` lines. Nodes that do not fit are only counted.
+/// The text in at most `height` lines, without terminal codes: the answer is from a pod. Nodes that do not fit are only
+/// counted.
 pub fn lines(name: &str, usage: &Usage, height: usize) -> Vec<String> {
     let mut lines = vec![headline(name, usage), String::new()];
     match &usage.resources {
@@ -25,7 +27,7 @@ pub fn lines(name: &str, usage: &Usage, height: usize) -> Vec<String> {
         lines.extend(hosts(resources, height.saturating_sub(lines.len())));
     }
     lines.truncate(height);
-    lines
+    lines.iter().map(|line| printable(line).into_owned()).collect()
 }
 
 fn headline(name: &str, usage: &Usage) -> String {
@@ -256,6 +258,14 @@ mod tests {
              \x20   1  mc-1  up       0/4\n\
              \x20   2  mc-2  down     0/4"
         );
+    }
+
+    #[test]
+    fn top_shows_no_terminal_codes() {
+        let mut usage = usage(1);
+        usage.state = "run\x1b[2J".into();
+        let lines = lines("mc", &usage, WHOLE);
+        assert!(lines[0].starts_with("mc: state run\u{fffd}[2J for"), "{lines:?}");
     }
 
     #[test]
