@@ -27,6 +27,11 @@ const CHUNK: usize = 32 * 1024;
 /// Time after a lost connection to copy what was received.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
+/// Most bytes of an answer that are kept, for standard output and standard error each.
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
+/// Time limit of `report`. The agent's own requests end earlier.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// The remedy if exec is forbidden.
 const NEEDS_EXEC: &str = "You need permission to `create` `pods/exec` in this namespace (docs/tasks/kubectl.md has a Role with all \
                           permissions that this program uses): ask your administrator";
@@ -245,6 +250,14 @@ pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, V
     Ok((code, if has_only_errors { errors } else { output }))
 }
 
+/// The answer to one of the lead's agent's reports (`status`, `usage`), within a time limit: in a pod whose volume is
+/// stuck, no program ends.
+pub async fn report(target: &Target, lead: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
+    tokio::time::timeout(REPORT_TIMEOUT, answer(target, lead, words))
+        .await
+        .unwrap_or(Err(Failure::SilentAgent(REPORT_TIMEOUT.as_secs())))
+}
+
 /// Runs the agent's command `words` in the pod, without standard input. It gets no terminal, so standard output and
 /// standard error stay two streams.
 async fn ask(target: &Target, pod: &Pod, words: &[&str]) -> Result<Answer, Failure> {
@@ -252,17 +265,23 @@ async fn ask(target: &Target, pod: &Pod, words: &[&str]) -> Result<Answer, Failu
     let (mut output, mut errors) = (Vec::new(), Vec::new());
     let (stdout, stderr) = (attached.stdout(), attached.stderr());
     let copied = futures::future::try_join(
-        copy(stdout, async |bytes: &[u8]| {
-            output.extend_from_slice(bytes);
-            Ok(())
-        }),
-        copy(stderr, async |bytes: &[u8]| {
-            errors.extend_from_slice(bytes);
-            Ok(())
-        }),
+        copy(stdout, async |bytes: &[u8]| append(&mut output, bytes)),
+        copy(stderr, async |bytes: &[u8]| append(&mut errors, bytes)),
     );
     let code = until_end(attached, copied).await?;
     Ok(Answer { code, output, errors })
+}
+
+/// Adds a part of an answer. An error if there are more than `MAX_ANSWER` bytes: the pod's user can choose the program.
+fn append(answer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Failure> {
+    if answer.len() + bytes.len() > MAX_ANSWER {
+        return Err(Failure::Message(format!(
+            "the program in the pod printed more than {} MiB",
+            MAX_ANSWER >> 20
+        )));
+    }
+    answer.extend_from_slice(bytes);
+    Ok(())
 }
 
 /// Copies standard input (if the program has it), output and error until the program has ended; returns its exit code.
@@ -401,6 +420,15 @@ mod tests {
             requests.iter().any(|it| it.contains("job-completion-index%3D3")),
             "{requests:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn endless_answer_is_an_error() {
+        let mut answer = Vec::new();
+        let endless = Some(tokio::io::repeat(b'x'));
+        let copied = copy(endless, async |bytes: &[u8]| append(&mut answer, bytes)).await;
+        assert!(copied.unwrap_err().to_string().contains("more than 16 MiB"));
+        assert!(answer.len() <= MAX_ANSWER);
     }
 
     fn ended(code: &str) -> Option<Status> {

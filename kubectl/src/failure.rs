@@ -54,6 +54,9 @@ pub enum Failure {
     /// The user may not run programs in pods.
     #[error("{0}")]
     NoExec(String),
+    /// The lead's agent did not answer within this many seconds.
+    #[error("the lead's agent did not answer within {0} s; is a volume of the pod stuck?")]
+    SilentAgent(u64),
     /// The reader of standard output has closed it (`| head`).
     #[error("standard output is closed")]
     Unread,

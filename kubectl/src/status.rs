@@ -5,6 +5,7 @@ mod remedy;
 use comfy_table::{Table, presets};
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
+use flux_shared::printable::printable;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use serde::Serialize;
@@ -48,6 +49,9 @@ struct StatusReport {
     events: Vec<EventLine>,
     /// The agent's status of the instance, from the lead.
     instance: Option<Value>,
+    /// For people: why there is no status of the instance, if the agent was silent.
+    #[serde(skip)]
+    silence: Option<String>,
     remedy: Option<String>,
 }
 
@@ -86,13 +90,19 @@ pub async fn text(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Strin
 async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> StatusReport {
     let lead = lead_of(pods.iter());
     let events = events(target, cluster, lead).await;
-    let instance = match lead.filter(|lead| observed::is_running(lead)) {
-        Some(lead) => connect::answer(target, lead, &["status", "--json"]).await.ok(),
-        None => None,
-    };
-    // The agent prints its status even if the broker does not answer. Its exit code is then 1.
-    let instance = instance.and_then(|(_, output)| serde_json::from_slice(&output).ok());
-    report(target, cluster, pods, &events, instance)
+    let (mut instance, mut silence) = (None, None);
+    if let Some(lead) = lead.filter(|lead| observed::is_running(lead)) {
+        match connect::report(target, lead, &["status", "--json"]).await {
+            // The agent prints its status even if the broker does not answer. Its exit code is then 1.
+            Ok((_, output)) => instance = serde_json::from_slice(&output).ok(),
+            Err(failure @ Failure::SilentAgent(_)) => silence = Some(failure.to_string()),
+            Err(_) => {}
+        }
+    }
+    StatusReport {
+        silence,
+        ..report(target, cluster, pods, &events, instance)
+    }
 }
 
 /// Events of the MiniCluster, its Job and its lead, oldest first. They are selected by uid, since earlier objects may
@@ -187,6 +197,7 @@ fn report(
         pods: lines,
         events: warnings.into_iter().skip(skipped).collect(),
         instance,
+        silence: None,
     }
 }
 
@@ -252,6 +263,7 @@ fn event_line(event: &Event) -> EventLine {
     }
 }
 
+/// The report for people. Its parts may be from a job, a user or a pod, so terminal codes are removed from each.
 fn report_text(report: &StatusReport) -> String {
     let StatusReport {
         name,
@@ -265,10 +277,11 @@ fn report_text(report: &StatusReport) -> String {
         pods,
         events,
         instance,
+        silence,
         remedy,
         ..
     } = report;
-    let mut text = format!("{} {phase}", screen::bold(name));
+    let mut text = format!("{} {}", screen::bold(&printable(name)), printable(phase));
     if !Phase::parse(phase).is_some_and(Phase::is_finished) {
         text += &format!(": {ready} of {size} brokers ready");
     }
@@ -287,9 +300,9 @@ fn report_text(report: &StatusReport) -> String {
             .flatten()
             .map(String::as_str)
             .collect();
-        text += &format!("{}\n", parts.join(": "));
+        text += &printable(&format!("{}\n", parts.join(": ")));
     }
-    text += &pods_table(pods);
+    text += &printable(&pods_table(pods));
     if let Some(lines) = instance
         .as_ref()
         .and_then(|instance| instance["lines"].as_array())
@@ -298,8 +311,11 @@ fn report_text(report: &StatusReport) -> String {
         for line in lines {
             // Each line is a pair: its topic, such as `broker`, and its text.
             let part = |column: usize| line[column].as_str().unwrap_or_default();
-            text += &format!("  {:<10} {}\n", part(0), part(1));
+            text += &printable(&format!("  {:<10} {}\n", part(0), part(1)));
         }
+    }
+    if let Some(silence) = silence {
+        text += &format!("\n{silence}\n");
     }
     if !events.is_empty() {
         text += &format!("\n{}\n", screen::bold("Warnings"));
@@ -315,7 +331,7 @@ fn report_text(report: &StatusReport) -> String {
             } else {
                 String::new()
             };
-            text += &format!("  {object}: {reason}{times}: {}\n", message.trim_end());
+            text += &printable(&format!("  {object}: {reason}{times}: {}\n", message.trim_end()));
         }
     }
     if let Some(remedy) = remedy {
@@ -352,6 +368,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::{Answer, answering};
 
     fn cluster(status: &Value) -> MiniCluster {
         let cluster = json!({
@@ -367,6 +384,66 @@ mod tests {
             serde_json::from_value(json!({ "metadata": { "name": "work-0-a", "uid": "lead" } })).unwrap();
         let cluster = cluster(&json!({ "jobUid": "job" }));
         assert_eq!(uids(&cluster, Some(&lead)), ["new", "job", "lead"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn status_names_a_lead_whose_agent_never_answers() {
+        let (target, requests) = answering(|request| {
+            if request.contains("/exec?") {
+                Answer::Never
+            } else {
+                Answer::Json(200, json!({ "metadata": {}, "items": [] }))
+            }
+        });
+        let lead: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "work-0-a", "labels": { "batch.kubernetes.io/job-completion-index": "0" } },
+            "spec": { "containers": [{ "name": "flux" }] },
+            "status": { "phase": "Running", "containerStatuses": [{ "name": "flux", "image": "i", "imageID": "",
+                "ready": true, "restartCount": 0, "state": { "running": {} } }] },
+        }))
+        .unwrap();
+        let text = text(&target, &cluster(&json!({ "phase": "Running" })), &[lead]).await;
+        assert!(
+            text.contains("the lead's agent did not answer within 15 s"),
+            "{text}\n{requests:?}"
+        );
+    }
+
+    #[test]
+    fn report_shows_no_terminal_codes_from_the_cluster() {
+        let code = "\x1b]0;title\x07\r\u{9b}2J".to_owned();
+        let line = PodLine {
+            index: 0,
+            name: code.clone(),
+            node: code.clone(),
+            state: code.clone(),
+        };
+        let event = EventLine {
+            object: code.clone(),
+            reason: code.clone(),
+            message: format!("a\tb\n{code}"),
+            count: 1,
+        };
+        let report = StatusReport {
+            name: code.clone(),
+            namespace: code.clone(),
+            phase: code.clone(),
+            size: 1,
+            ready: 0,
+            exit_code: None,
+            reason: Some(code.clone()),
+            message: Some(code.clone()),
+            restarts: 0,
+            pods: vec![line],
+            events: vec![event],
+            instance: Some(json!({ "lines": [["broker", code]] })),
+            silence: None,
+            remedy: None,
+        };
+        let text = report_text(&report);
+        let is_code = |character: char| character.is_control() && !"\n\t".contains(character);
+        assert!(!screen::without_bold(&text).contains(is_code), "{text:?}");
+        assert!(text.contains("a\tb\n\u{fffd}]0;title"), "{text:?}");
     }
 
     #[test]

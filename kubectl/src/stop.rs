@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::crd::v1alpha2::{ConditionStatus, MiniCluster};
 use flux_shared::queueing::QUEUE_NAME;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -78,9 +78,9 @@ pub async fn run(target: &Target, args: &Args) -> Result<Way, Failure> {
     }
 }
 
-/// Shuts the instance down, as `flux shutdown` does. If no instance runs yet, deletes the MiniCluster, since there is
-/// nothing to lose. Deletes nothing while the steps after a job run, or if it is unknown what runs. `uid`: stop only
-/// the MiniCluster with this uid, since another one may have the name by then.
+/// Shuts the instance down, as `flux shutdown` does. If no instance has run yet, deletes the MiniCluster, since there is
+/// nothing to lose. Deletes nothing between two starts, while the steps after a job run, or if it is unknown what runs.
+/// `uid`: stop only the MiniCluster with this uid, since another one may have the name by then.
 pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
     let mut attempts = Attempts {
         target,
@@ -142,13 +142,18 @@ impl Attempts<'_> {
             return Ok(Some(if was_deleting { Way::Deleted } else { Way::HadEnded }));
         };
         let uid = cluster.uid().unwrap_or_default();
-        self.uid = Some(uid.clone());
+        self.uid = Some(uid);
         if observed::is_finished(cluster.status.as_ref()) {
             let was_asked = self.asked.is_some();
             return Ok(Some(if was_asked { Way::ShutDown } else { Way::HadEnded }));
         }
         let lead = target.pod_of_index(&cluster, 0).await?;
         let lead = lead.as_ref();
+        let snapshot = Snapshot {
+            cluster: Some(cluster),
+            ..Snapshot::default()
+        };
+        self.has_ended = false;
         if let Some(asked) = &self.asked
             && lead.is_none_or(|lead| observed::is_over(lead, asked))
         {
@@ -159,7 +164,7 @@ impl Attempts<'_> {
         }
         // The lead has not started, or its container waits to be started again: there is no broker to shut down.
         let Some((lead, start)) = lead.and_then(|lead| Some((lead, observed::started(lead)?))) else {
-            return self.delete(&uid).await;
+            return self.delete_unless_begun(&snapshot, lead).await;
         };
         self.has_ended = !observed::is_running(lead);
         if self.has_ended {
@@ -175,7 +180,7 @@ impl Attempts<'_> {
                 } else {
                     output
                 };
-                self.when_not_shut_down(cluster, lead, &uid, code).await
+                self.when_not_shut_down(&snapshot, lead, code).await
             }
             // Without the permission, no other attempt would succeed either.
             Err(failure @ Failure::NoExec(_)) => Err(failure),
@@ -186,17 +191,16 @@ impl Attempts<'_> {
         }
     }
 
-    /// Decides what to do if the agent could not shut the instance down. Deletes the MiniCluster if no instance runs
+    /// Decides what to do if the agent could not shut the instance down. Deletes the MiniCluster if no instance has run
     /// yet. `code`: the exit code of the agent's command `stop`. None: try again.
     async fn when_not_shut_down(
         &mut self,
-        cluster: MiniCluster,
+        snapshot: &Snapshot,
         lead: &Pod,
-        uid: &str,
         code: u8,
     ) -> Result<Option<Way>, Failure> {
         // The agent prints its status even if the broker does not answer. Its exit code is then 1.
-        let answer = connect::answer(self.target, lead, &["status", "--json"]).await;
+        let answer = connect::report(self.target, lead, &["status", "--json"]).await;
         let status: Option<Value> = answer
             .ok()
             .and_then(|(_, output)| serde_json::from_slice(&output).ok());
@@ -205,10 +209,6 @@ impl Attempts<'_> {
             // The lead has refused, so if it ends now, that is not because of this command.
             self.asked = None;
         }
-        let snapshot = Snapshot {
-            cluster: Some(cluster),
-            ..Snapshot::default()
-        };
         match (status.get("state"), status["snippet"].as_str()) {
             // The instance does not run yet: delete the MiniCluster.
             (Some(Value::String(state)), _) if BEFORE_RUN.contains(&state.as_str()) => {}
@@ -223,13 +223,53 @@ impl Attempts<'_> {
             (Some(Value::Null), _) => {}
             _ => return Ok(None),
         }
-        self.delete(uid).await
+        self.delete_unless_begun(snapshot, Some(lead)).await
     }
 
-    async fn delete(&mut self, uid: &str) -> Result<Option<Way>, Failure> {
+    /// Deletes the MiniCluster, unless it was started before: its status and its logs would be lost. None: try again.
+    async fn delete_unless_begun(
+        &mut self,
+        snapshot: &Snapshot,
+        lead: Option<&Pod>,
+    ) -> Result<Option<Way>, Failure> {
+        if has_begun(snapshot, lead) {
+            self.obstacle = "it was started before, and its instance is not up again yet".to_owned();
+            return Ok(None);
+        }
+        if self.has_unreported_lead(snapshot).await? {
+            self.obstacle = "its lead runs, but the operator has not reported the Job yet".to_owned();
+            return Ok(None);
+        }
         self.is_deleting = true;
-        at_once(self.target, self.name, Some(uid)).await.map(Some)
+        let way = at_once(self.target, self.name, self.uid.as_deref()).await?;
+        Ok(Some(way))
     }
+
+    /// Whether the lead has started, although the status does not name its Job yet.
+    async fn has_unreported_lead(&self, snapshot: &Snapshot) -> Result<bool, Failure> {
+        if snapshot.status().is_some_and(|status| status.job_uid.is_some()) {
+            return Ok(false);
+        }
+        let cluster = snapshot.cluster.as_ref();
+        let Some(created) = cluster.and_then(|cluster| cluster.metadata.creation_timestamp.as_ref()) else {
+            return Ok(false);
+        };
+        let mut pods = self.target.pods_named(self.name).await?;
+        // Older pods are those of another MiniCluster with the same name.
+        pods.retain(|pod| observed::created(pod) >= Some(created.0));
+        Ok(observed::lead_of(pods.iter()).is_some_and(|lead| observed::started(lead).is_some()))
+    }
+}
+
+/// Whether the MiniCluster was started before: it was restarted, or its lead has run and does not run now.
+fn has_begun(snapshot: &Snapshot, lead: Option<&Pod>) -> bool {
+    let status = snapshot.status();
+    let has_run = status
+        .and_then(|status| status.timeline.as_ref())
+        .is_some_and(|timeline| timeline.running.is_some());
+    status.is_some_and(|status| status.restart_count > 0)
+        || lead.is_some_and(observed::was_restarted)
+        || (has_run && lead.and_then(observed::started).is_none())
 }
 
 /// The MiniCluster. None: the one with this uid is gone, and another one may have the name now. Without a uid, it may
@@ -280,6 +320,13 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
                     "delete MiniCluster {name}, which only its queue can suspend"
                 ))(error));
             }
+            // The operator applies `spec.suspend` only when it changes.
+            if was_resumed_by_others(&cluster) {
+                return Err(Failure::call(format!(
+                    "delete MiniCluster {name}, whose `spec.suspend` is true already, although its Job runs (suspend \
+                     the Job, or ask for the permission `delete`)"
+                ))(error));
+            }
             change(target, name, uid, json!({ "suspend": true }), "stop")
                 .await
                 .map(|_| Way::Suspended)
@@ -292,6 +339,18 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
 fn is_queued(cluster: &MiniCluster) -> bool {
     let labels = cluster.metadata.labels.iter().chain([&cluster.spec.job_labels]);
     labels.into_iter().any(|labels| labels.contains_key(QUEUE_NAME))
+}
+
+/// Whether somebody has resumed the Job of a suspended MiniCluster.
+fn was_resumed_by_others(cluster: &MiniCluster) -> bool {
+    let Some(status) = &cluster.status else { return false };
+    // Otherwise, the operator is about to suspend the Job.
+    let is_current = status.observed_generation >= cluster.metadata.generation;
+    let is_suspended = status
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == "Suspended" && condition.status == ConditionStatus::True);
+    cluster.spec.suspend == Some(true) && is_current && status.job_uid.is_some() && !is_suspended
 }
 
 /// Changes the MiniCluster's spec by a merge patch; returns the changed MiniCluster. `uid`: the API server rejects the
@@ -353,20 +412,30 @@ mod tests {
         delete: u16,
         uid: Option<&str>,
     ) -> (Result<Way, Failure>, Vec<String>) {
+        stopped_of(cluster("u"), pods, exec, delete, uid).await
+    }
+
+    async fn stopped_of(
+        cluster: Value,
+        pods: &[Value],
+        exec: u16,
+        delete: u16,
+        uid: Option<&str>,
+    ) -> (Result<Way, Failure>, Vec<String>) {
         let pods = json!({ "metadata": {}, "items": pods });
         let (target, requests) = in_other(answering(move |request| {
             if request.contains("/exec") {
                 failed(exec)
             } else if request.starts_with("DELETE") {
                 if delete == 200 {
-                    Answer::Json(200, cluster("u"))
+                    Answer::Json(200, cluster.clone())
                 } else {
                     failed(delete)
                 }
             } else if request.contains("/pods?") {
                 Answer::Json(200, pods.clone())
             } else {
-                Answer::Json(200, cluster("u"))
+                Answer::Json(200, cluster.clone())
             }
         }));
         let way = in_order(&target, "mc", uid).await;
@@ -409,27 +478,118 @@ mod tests {
         assert_eq!(count(&requests, "/exec"), 0, "{requests:?}");
     }
 
+    /// A lead whose container ended with this termination, and waits to be started again.
+    fn waiting_lead(is_shut_down: bool) -> Value {
+        let termination = Termination {
+            shut_down: is_shut_down,
+            ..Termination::new(Ender::Program, 143)
+        };
+        let mut lead = lead("mc-0-x", "job");
+        let status = &mut lead["status"]["containerStatuses"][0];
+        status["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+        status["lastState"] = json!({ "terminated": { "exitCode": 143, "message": termination.encode() } });
+        lead
+    }
+
     /// With `restartPolicy: OnFailure`, the container of a program that was shut down waits to be started again.
     #[tokio::test(start_paused = true)]
     async fn second_stop_deletes_nothing_after_a_shutdown() {
-        for is_shut_down in [true, false] {
-            let termination = Termination {
-                shut_down: is_shut_down,
-                ..Termination::new(Ender::Program, 143)
-            };
+        let (way, requests) = stopped(&[waiting_lead(true)], 500, 200, None).await;
+        assert_eq!(way.unwrap(), Way::Ending);
+        assert_eq!(count(&requests, "DELETE"), 0, "{requests:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_deletes_nothing_between_two_starts() {
+        let with_status = |status: Value| {
+            let mut cluster = cluster("u");
+            cluster["status"] = status;
+            cluster
+        };
+        let restarted = with_status(json!({ "phase": "Starting", "restartCount": 1 }));
+        let running = json!({ "running": "2026-01-01T00:00:00Z" });
+        let without_lead = with_status(json!({ "jobUid": "job", "timeline": running }));
+        for (cluster, pods) in [
+            (cluster("u"), vec![waiting_lead(false)]),
+            (restarted, vec![]),
+            (without_lead, vec![]),
+        ] {
+            let (way, requests) = stopped_of(cluster, &pods, 500, 200, None).await;
+            let failure = way.unwrap_err().to_string();
+            assert!(failure.contains("it was started before"), "{failure}");
+            assert!(failure.contains("stop --now mc -n other`"), "{failure}");
+            assert_eq!(count(&requests, "DELETE"), 0, "{requests:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_deletes_nothing_before_the_status_names_the_job() {
+        for (pod_created, expected) in [("2026-01-01T00:00:05Z", None), ("2025-01-01T00:00:00Z", Some(Way::Deleted))] {
+            let mut cluster = cluster("u");
+            cluster["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+            cluster["status"] = json!({});
             let mut lead = lead("mc-0-x", "job");
-            let status = &mut lead["status"]["containerStatuses"][0];
-            status["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
-            status["lastState"] =
-                json!({ "terminated": { "exitCode": 143, "message": termination.encode() } });
-            let (way, requests) = stopped(&[lead], 500, 200, None).await;
-            let expected = if is_shut_down { Way::Ending } else { Way::Deleted };
-            assert_eq!(way.unwrap(), expected);
-            assert_eq!(
-                count(&requests, "DELETE"),
-                usize::from(!is_shut_down),
-                "{requests:?}"
-            );
+            lead["metadata"]["creationTimestamp"] = pod_created.into();
+            let (way, requests) = stopped_of(cluster, &[lead], 500, 200, None).await;
+            assert_eq!(count(&requests, "DELETE"), usize::from(expected.is_some()), "{requests:?}");
+            assert_eq!(way.ok(), expected);
+        }
+    }
+
+    /// The first attempt finds that the container has ended, and the others that it waits to be started again.
+    #[tokio::test(start_paused = true)]
+    async fn stop_of_a_job_that_restarts_does_not_report_its_end() {
+        let mut lists = 0;
+        let (target, _) = answering(move |request| {
+            if !request.contains("/pods?") {
+                return Answer::Json(200, cluster("u"));
+            }
+            lists += 1;
+            let mut lead = waiting_lead(false);
+            if lists == 1 {
+                let status = &mut lead["status"]["containerStatuses"][0];
+                status["state"] = json!({ "terminated": { "exitCode": 1 } });
+            }
+            Answer::Json(200, json!({ "metadata": {}, "items": [lead] }))
+        });
+        let failure = in_order(&target, "mc", None).await.unwrap_err().to_string();
+        assert!(failure.contains("it was started before"), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn resumed_job_is_an_error_of_stop_without_delete_right() {
+        let suspended = |condition: &str, generation: i64| {
+            let mut cluster = cluster("u");
+            cluster["metadata"]["generation"] = 2.into();
+            cluster["spec"]["suspend"] = true.into();
+            cluster["status"]["observedGeneration"] = generation.into();
+            cluster["status"]["conditions"] = json!([{ "type": "Suspended", "status": condition,
+                "lastTransitionTime": "", "reason": "", "message": "" }]);
+            cluster
+        };
+        let mut without_job = suspended("False", 2);
+        without_job["status"]["jobUid"] = Value::Null;
+        let stop = async |cluster: Value| {
+            let (target, requests) = answering(move |request| {
+                if request.starts_with("DELETE") {
+                    failed(403)
+                } else if request.contains("/jobs/mc") {
+                    failed(404)
+                } else {
+                    Answer::Json(200, cluster.clone())
+                }
+            });
+            let way = at_once(&target, "mc", None).await;
+            (way, count(&requests.lock().unwrap(), "PATCH"))
+        };
+        let (resumed, patches) = stop(suspended("False", 2)).await;
+        let failure = resumed.unwrap_err().to_string();
+        assert!(failure.contains("although its Job runs"), "{failure}");
+        assert_eq!(patches, 0);
+        // The last one is a spec that the operator has not read yet.
+        for cluster in [suspended("True", 2), without_job, suspended("False", 1)] {
+            let (way, patches) = stop(cluster).await;
+            assert_eq!((way.unwrap(), patches), (Way::Suspended, 1));
         }
     }
 

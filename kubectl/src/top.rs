@@ -149,7 +149,7 @@ fn lead_to_ask(access: &Access, name: &str, cluster: MiniCluster, lead: Option<P
 
 /// Asks the lead's agent for the usage.
 async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> {
-    let (code, output) = connect::answer(target, lead, &["usage"]).await?;
+    let (code, output) = connect::report(target, lead, &["usage"]).await?;
     let message = || {
         String::from_utf8_lossy(&output)
             .trim()
