@@ -11,7 +11,7 @@ use flux_shared::crd::v1alpha2::{
 };
 use flux_shared::phase::Phase;
 use flux_shared::termination::Termination;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// The remedy for a MiniCluster without a status.
@@ -258,10 +258,20 @@ pub fn is_running(pod: &Pod) -> bool {
     runner_state(pod).is_some_and(|state| state.running.is_some())
 }
 
+/// Whether the runner has ended before. It may wait to be restarted.
+pub fn was_restarted(pod: &Pod) -> bool {
+    restarts(pod) > 0 || last_end(pod).is_some()
+}
+
+/// The end of the runner's earlier start.
+fn last_end(pod: &Pod) -> Option<&ContainerStateTerminated> {
+    runner_status(pod)?.last_state.as_ref()?.terminated.as_ref()
+}
+
 /// Whether the runner's earlier start ended because somebody shut the instance down. Its program does not start again.
 pub fn was_shut_down(pod: &Pod) -> bool {
-    let last = runner_status(pod).and_then(|status| status.last_state.as_ref()?.terminated.as_ref());
-    last.and_then(|end| Termination::decode(end.message.as_deref()?))
+    last_end(pod)
+        .and_then(|end| Termination::decode(end.message.as_deref()?))
         .is_some_and(|termination| termination.shut_down)
 }
 

@@ -343,7 +343,9 @@ fn is_queued(cluster: &MiniCluster) -> bool {
 
 /// Whether somebody has resumed the Job of a suspended MiniCluster.
 fn was_resumed_by_others(cluster: &MiniCluster) -> bool {
-    let Some(status) = &cluster.status else { return false };
+    let Some(status) = &cluster.status else {
+        return false;
+    };
     // Otherwise, the operator is about to suspend the Job.
     let is_current = status.observed_generation >= cluster.metadata.generation;
     let is_suspended = status
@@ -524,14 +526,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stop_deletes_nothing_before_the_status_names_the_job() {
-        for (pod_created, expected) in [("2026-01-01T00:00:05Z", None), ("2025-01-01T00:00:00Z", Some(Way::Deleted))] {
+        for (pod_created, expected) in [
+            ("2026-01-01T00:00:05Z", None),
+            ("2025-01-01T00:00:00Z", Some(Way::Deleted)),
+        ] {
             let mut cluster = cluster("u");
             cluster["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
             cluster["status"] = json!({});
             let mut lead = lead("mc-0-x", "job");
             lead["metadata"]["creationTimestamp"] = pod_created.into();
             let (way, requests) = stopped_of(cluster, &[lead], 500, 200, None).await;
-            assert_eq!(count(&requests, "DELETE"), usize::from(expected.is_some()), "{requests:?}");
+            assert_eq!(
+                count(&requests, "DELETE"),
+                usize::from(expected.is_some()),
+                "{requests:?}"
+            );
             assert_eq!(way.ok(), expected);
         }
     }
