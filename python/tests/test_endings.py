@@ -137,14 +137,68 @@ def test_refused_stop_is_no_shutdown_when_the_lead_restarts(api: FakeApi) -> Non
         cluster.stop()
 
 
-@pytest.mark.parametrize("is_shut_down", [True, False])
-def test_second_stop_deletes_nothing_after_a_shutdown(api: FakeApi, is_shut_down: bool) -> None:
-    cluster = running(api)
+def wait_for_restart(api: FakeApi, is_shut_down: bool) -> None:
+    """The lead's container has ended, and waits to be started again."""
     termination = {"version": 1, "by": "program", "code": 143, "shutDown": is_shut_down}
     status = api.objects[("pods", "mc-0-x")]["status"]["containerStatuses"][0]
     status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
     status["lastState"] = {"terminated": {"exitCode": 143, "message": json.dumps(termination)}}
-    assert cluster.stop() is (Way.ENDING if is_shut_down else Way.DELETED)
+
+
+def test_second_stop_deletes_nothing_after_a_shutdown(api: FakeApi) -> None:
+    cluster = running(api)
+    wait_for_restart(api, is_shut_down=True)
+    assert cluster.stop() is Way.ENDING
+
+
+@pytest.mark.parametrize("where", ["backoff", "between Jobs", "lead lost", "quorum"])
+def test_stop_deletes_nothing_between_two_starts(api: FakeApi, where: str) -> None:
+    cluster = running(api)
+    if where == "backoff":
+        api.set_status("mc", conditions={}, timeline={})
+        wait_for_restart(api, is_shut_down=False)
+    elif where == "between Jobs":
+        api.remove("pods", "mc-0-x")
+        api.set_status("mc", conditions={}, timeline={}, jobUid=None, restartCount=1)
+    elif where == "lead lost":
+        api.remove("pods", "mc-0-x")
+    else:
+        api.restart_lead("mc")
+        api.programs |= {"stop": program(1), "status": program(0, {"state": "quorum", "snippet": None})}
+    with pytest.raises(CallFailed, match="it was started before, and its instance is not up again"):
+        cluster.stop()
+    assert deletions(api) == []
+
+
+@pytest.mark.parametrize("created", ["2025-12-31T00:00:00Z", "2026-01-02T00:00:00Z"])
+def test_stop_deletes_nothing_before_the_status_names_the_job(api: FakeApi, created: str) -> None:
+    metadata = {"name": "mc", "uid": "u", "namespace": "team", "creationTimestamp": created}
+    api.put("miniclusters", {"metadata": metadata, "spec": {"size": 1}})
+    api.put_pod("mc", 0, {"running": {}})
+    cluster = MiniCluster.attach("mc")
+    if created > "2026":
+        # The pod is older: it belongs to another MiniCluster of this name.
+        assert cluster.stop() is Way.DELETED
+        return
+    with pytest.raises(CallFailed, match="has not reported the Job yet"):
+        cluster.stop()
+    assert deletions(api) == []
+
+
+@pytest.mark.parametrize(("condition", "seen"), [("False", 2), ("True", 2), ("False", 1)])
+def test_resumed_job_is_an_error_of_stop_without_delete_right(api: FakeApi, condition: str, seen: int) -> None:
+    metadata = {"name": "mc", "uid": "u", "namespace": "team", "generation": 2}
+    api.put("miniclusters", {"metadata": metadata, "spec": {"size": 1, "suspend": True}})
+    api.set_status("mc", conditions={"Suspended": condition}, jobUid="job", observedGeneration=seen)
+    refuse(api, "DELETE", "miniclusters", 403, message="no")
+    cluster = MiniCluster.attach("mc")
+    if (condition, seen) != ("False", 2):
+        # It is suspended, or the operator is about to suspend it.
+        assert cluster.stop() is Way.SUSPENDED
+        return
+    with pytest.raises(NotAllowed, match=r"no .*although the Job runs.*\n.*permission `delete`"):
+        cluster.stop()
+    assert "PATCH" not in [method for method, _ in api.requests]
 
 
 def test_stop_deletes_an_instance_that_has_not_begun(api: FakeApi) -> None:

@@ -336,7 +336,7 @@ class MiniCluster:
             await target.patch(self.name, {"spec": {"size": size}}, "scale", uid=self._own_uid())
 
     def stop(self) -> Way:
-        """Shuts the instance down, as `flux shutdown` does; status and logs stay. If none runs, it is deleted."""
+        """Shuts the instance down, as `flux shutdown` does; status and logs stay. Deletes it if none has run yet."""
         return bridge.block(self.stop_async())
 
     async def stop_async(self) -> Way:

@@ -180,9 +180,20 @@ def is_finished(status: Object) -> bool:
     return status.get("phase") in ("Completed", "Failed")
 
 
+def was_restarted(pod: Object) -> bool:
+    """Whether the runner has ended before. It may wait to be restarted."""
+    return restarts_of(pod) > 0 or bool(_last_end(pod))
+
+
+def _last_end(pod: Object) -> Object:
+    """The end of the runner's earlier start."""
+    end: Object = (_runner_status(pod).get("lastState") or {}).get("terminated") or {}
+    return end
+
+
 def was_shut_down(pod: Object) -> bool:
     """Whether the runner's earlier start ended because somebody shut the instance down. It runs nothing again."""
-    last = (_runner_status(pod).get("lastState") or {}).get("terminated") or {}
+    last = _last_end(pod)
     try:
         termination = json.loads((last.get("message") or "").split("\n")[0])
     except ValueError:

@@ -20,6 +20,7 @@ from .observed import (
     latest_of,
     own_pods,
     started,
+    was_restarted,
     was_shut_down,
 )
 from .target import Refusals, Target, may_pass, words
@@ -45,9 +46,9 @@ class Way(Enum):
 
 
 async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
-    """Shuts the instance down, as `flux shutdown` does. If none runs yet, the MiniCluster is deleted: nothing is lost.
+    """Shuts the instance down, as `flux shutdown` does. If none has run yet, deletes the MiniCluster: nothing is lost.
 
-    While the results of a job that has ended are being written, and if it is not known what runs, nothing is deleted.
+    Deletes nothing between two starts, while the steps after a job run, or if it is unknown what runs.
     """
     attempt = _Attempt(target, name, uid)
     refusals = Refusals()
@@ -98,14 +99,19 @@ class _Attempt:
             return Way.HAD_ENDED
         if is_finished(cluster.get("status") or {}):
             return Way.HAD_ENDED if self._asked is None else Way.SHUT_DOWN
-        lead = latest_of(0, own_pods(cluster, await self._target.pods_of(self._name)))
+        pods = await self._target.pods_of(self._name)
+        lead = latest_of(0, own_pods(cluster, pods))
+        self.has_ended = False
         if self._asked is not None and (lead is None or is_over(lead, self._asked)):
             return Way.SHUT_DOWN
         if lead is not None and was_shut_down(lead):
             return Way.ENDING
         start = started(lead) if lead is not None else None
         if lead is None or start is None:
-            return await self._delete()
+            if _has_unreported_lead(cluster, pods):
+                self.obstacle = "its lead runs, but the operator has not reported the Job yet"
+                return None
+            return await self._delete_unless_begun(cluster, lead)
         self.has_ended = not is_running(lead)
         if self.has_ended:
             return None
@@ -117,7 +123,7 @@ class _Attempt:
         return await self._without_broker(cluster, lead, answer.code)
 
     async def _without_broker(self, cluster: dict[str, Any], lead: dict[str, Any], code: int) -> Way | None:
-        """After the agent has not shut the instance down: deletes the MiniCluster if its instance does not run yet.
+        """After the agent has not shut the instance down: deletes the MiniCluster if no instance has run yet.
 
         None: it is worth another look.
         """
@@ -140,11 +146,34 @@ class _Attempt:
                 return None
         elif state not in _BEFORE_RUN:
             return None
-        return await self._delete()
+        return await self._delete_unless_begun(cluster, lead)
 
-    async def _delete(self) -> Way:
+    async def _delete_unless_begun(self, cluster: dict[str, Any], lead: dict[str, Any] | None) -> Way | None:
+        """Deletes the MiniCluster, unless it was started before: its status and its logs would be lost."""
+        if _has_begun(cluster, lead):
+            self.obstacle = "it was started before, and its instance is not up again yet"
+            return None
         self.is_deleting = True
         return await at_once(self._target, self._name, self._uid)
+
+
+def _has_begun(cluster: dict[str, Any], lead: dict[str, Any] | None) -> bool:
+    """Whether it was started before: it was restarted, or its lead has run and does not run now."""
+    status = cluster.get("status") or {}
+    if status.get("restartCount") or (lead is not None and was_restarted(lead)):
+        return True
+    has_run = bool((status.get("timeline") or {}).get("running"))
+    return has_run and (lead is None or started(lead) is None)
+
+
+def _has_unreported_lead(cluster: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
+    """Whether the lead has started, although the status does not name its Job yet."""
+    created = cluster["metadata"].get("creationTimestamp")
+    if created is None or (cluster.get("status") or {}).get("jobUid"):
+        return False
+    # Older pods are those of another MiniCluster of its name.
+    lead = latest_of(0, [pod for pod in pods if pod["metadata"].get("creationTimestamp", "") >= created])
+    return lead is not None and started(lead) is not None
 
 
 async def at_once(target: Target, name: str, uid: str | None) -> Way:
@@ -155,7 +184,7 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
             with contextlib.suppress(NotFound):
                 await target.delete(name, uid=uid)
             return Way.DELETED
-        except NotAllowed:
+        except NotAllowed as error:
             cluster = await target.cluster(name)
             if is_finished(cluster.get("status") or {}):
                 # The operator deletes it.
@@ -164,6 +193,11 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
             if _is_queued(cluster) or await target.is_job_queued(name):
                 # Only its queue can suspend it.
                 raise
+            if _was_resumed_by_others(cluster):
+                # The operator applies `spec.suspend` only when it changes.
+                message = f"{error.message} (`spec.suspend` is true already, although the Job runs)"
+                remedy = "Suspend the Job, or ask for the permission `delete`."
+                raise NotAllowed(message, name=name, status=403, remedy=remedy) from error
         await target.patch(name, {"spec": {"suspend": True}}, "stop", uid=uid)
         return Way.SUSPENDED
     except NotFound:
@@ -183,6 +217,15 @@ async def _is_replaced(target: Target, name: str, uid: str) -> bool:
         return bool((await target.cluster(name))["metadata"]["uid"] != uid)
     except NotFound:
         return True
+
+
+def _was_resumed_by_others(cluster: dict[str, Any]) -> bool:
+    """Whether somebody has resumed the Job of a suspended MiniCluster."""
+    status = cluster.get("status") or {}
+    # Otherwise, the operator is about to suspend the Job.
+    is_current = status.get("observedGeneration", 0) >= cluster["metadata"].get("generation", 0)
+    is_suspended = Observed(cluster).is_true("Suspended")
+    return bool(cluster["spec"].get("suspend") and is_current and status.get("jobUid") and not is_suspended)
 
 
 def _is_queued(cluster: dict[str, Any]) -> bool:
