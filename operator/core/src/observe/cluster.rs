@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
-use crate::observe::partial;
+use crate::observe::{deleted, partial};
 
 /// Deepest nesting of an object that is parsed: `spec.podTemplate` may hold anything, and the JSON parser fails at 128
 /// levels.
@@ -237,10 +237,17 @@ const LEFT_OUT: &str = "flux-framework.org/left-out";
 /// together with the spec.
 const LEFT_OUT_QUEUEING: &str = "flux-framework.org/left-out-queueing";
 
-/// Reduces a MiniCluster to what the cache keeps: the labels and annotations for a queue, and the spec unless it
-/// is large. Each reconcile reads a large spec from the API server.
+/// Reduces a MiniCluster to what the cache keeps: the labels and annotations for a queue, Kubernetes' finalizers, and
+/// the spec unless it is large. Each reconcile reads a large spec from the API server.
 pub fn shrink(cluster: &mut Cluster) {
     let Cluster { metadata, body, .. } = cluster;
+    // Users can write any number of these.
+    (metadata.owner_references, metadata.generate_name) = (None, None);
+    metadata
+        .finalizers
+        .iter_mut()
+        .for_each(|all| all.retain(|name| deleted::is_of_cascade(name)));
+    metadata.finalizers.take_if(|all| all.is_empty());
     for entries in [&mut metadata.annotations, &mut metadata.labels] {
         entries
             .iter_mut()
@@ -369,6 +376,39 @@ mod tests {
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<Cluster> = serde_json::from_str(&event).unwrap();
         assert!(matches!(event, kube::core::WatchEvent::Added(cluster) if cluster.spec().is_err()));
+    }
+
+    /// Otherwise one namespace's MiniClusters could fill the operator's memory.
+    #[test]
+    fn shrunk_cluster_has_only_kubernetes_finalizers_and_no_owners() {
+        let shrunk = |own: &[&str]| {
+            let others = (0..1000).map(|number| format!("example.org/{number}"));
+            let finalizers: Vec<String> = others.chain(own.iter().map(|name| (*name).to_owned())).collect();
+            let owner = serde_json::json!({ "apiVersion": "v1", "kind": "A", "name": "a".repeat(10_000), "uid": "u" });
+            let object = serde_json::json!({
+                "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+                "metadata": { "name": "mc", "uid": "u", "generation": 2, "resourceVersion": "7",
+                    "generateName": "g".repeat(10_000), "finalizers": finalizers, "ownerReferences": [owner] },
+                "spec": { "containers": [{ "image": "a" }] },
+            });
+            let mut cluster: Cluster = serde_json::from_value(object).unwrap();
+            shrink(&mut cluster);
+            cluster.metadata
+        };
+        let wanted = |finalizers: Option<Vec<String>>| ObjectMeta {
+            name: Some("mc".into()),
+            uid: Some("u".into()),
+            generation: Some(2),
+            resource_version: Some("7".into()),
+            finalizers,
+            ..ObjectMeta::default()
+        };
+        assert_eq!(shrunk(&[]), wanted(None));
+        let of_cascade = ["foregroundDeletion", "orphan"];
+        assert_eq!(
+            shrunk(&of_cascade),
+            wanted(Some(of_cascade.map(str::to_owned).into()))
+        );
     }
 
     #[test]

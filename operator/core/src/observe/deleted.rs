@@ -18,6 +18,12 @@ pub fn is_orphaning(metadata: &ObjectMeta) -> bool {
     has(metadata, ORPHAN)
 }
 
+/// Whether this is one of Kubernetes' two finalizers, by which it says what it does with the objects that the deleted
+/// object owns.
+pub fn is_of_cascade(finalizer: &str) -> bool {
+    [FOREGROUND, ORPHAN].contains(&finalizer)
+}
+
 fn has(metadata: &ObjectMeta, finalizer: &str) -> bool {
     metadata.finalizers.iter().flatten().any(|name| name == finalizer)
 }

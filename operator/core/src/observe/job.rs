@@ -21,7 +21,10 @@ pub struct JobSize {
     pub suspend: Option<bool>,
 }
 
-/// A Job as last seen.
+/// Longest of the operator's short annotations, in bytes. The longest is that of a gang, with the name of an object.
+const ANNOTATION_MAX: usize = 512;
+
+/// A Job as last seen. Whoever may edit Jobs can write its annotations, so the text that is kept of them is bounded.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct JobSeen {
     pub uid: String,
@@ -121,6 +124,12 @@ impl JobSeen {
         } = job;
         let status = status.as_ref();
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
+        // A longer one is not the operator's.
+        let short_annotation = |key: &str| {
+            annotation(key)
+                .filter(|text| text.len() <= ANNOTATION_MAX)
+                .cloned()
+        };
         let queue = metadata
             .labels
             .as_ref()
@@ -141,10 +150,10 @@ impl JobSeen {
             uid: super::uid(metadata),
             owner_uid: controller_uid(metadata).map(str::to_owned),
             is_deleting: metadata.deletion_timestamp.is_some(),
-            rendered_hash: annotation(labels::RENDERED_HASH).cloned(),
-            spec_hash: annotation(labels::SPEC_HASH).cloned(),
-            overlay_hash: annotation(labels::OVERLAY_HASH).cloned(),
-            gang: annotation(labels::GANG).cloned(),
+            rendered_hash: short_annotation(labels::RENDERED_HASH),
+            spec_hash: short_annotation(labels::SPEC_HASH),
+            overlay_hash: short_annotation(labels::OVERLAY_HASH),
+            gang: short_annotation(labels::GANG),
             has_ended_pods: status.is_some_and(|status| status.succeeded.max(status.failed).unwrap_or(0) > 0),
             mounts_view: annotation(labels::VIEW).is_some_and(|value| value == labels::VIEW_IS_MOUNTED),
             maximum_size: number(labels::MAXIMUM_SIZE),
@@ -260,6 +269,8 @@ fn condition(status: Option<&JobStatus>, type_: &str) -> Option<TrueCondition> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     /// Up to Kubernetes 1.35, the time of the first start stays.
@@ -276,6 +287,38 @@ mod tests {
         };
         assert_eq!(start_time("True"), None);
         assert!(start_time("False").is_some());
+    }
+
+    /// Otherwise one namespace's annotations could fill the operator's memory.
+    #[test]
+    fn job_seen_keeps_no_long_text_that_a_user_wrote() {
+        let seen = |length: usize| {
+            let text = "h".repeat(length);
+            let keys = [
+                labels::RENDERED_HASH,
+                labels::SPEC_HASH,
+                labels::OVERLAY_HASH,
+                labels::GANG,
+            ];
+            let annotations: BTreeMap<_, _> =
+                keys.iter().map(|key| ((*key).to_owned(), text.clone())).collect();
+            let owner = serde_json::json!({
+                "apiVersion": "a/v1", "kind": "A", "name": "a", "uid": text, "controller": true,
+            });
+            let metadata = serde_json::json!({ "annotations": annotations, "ownerReferences": [owner] });
+            JobSeen::of(&JobObject::new(
+                serde_json::from_value(metadata).unwrap(),
+                JobSize::default(),
+            ))
+        };
+        let of_annotations = |job: &JobSeen| {
+            [&job.rendered_hash, &job.spec_hash, &job.overlay_hash, &job.gang].map(Option::is_some)
+        };
+        assert_eq!(of_annotations(&seen(ANNOTATION_MAX)), [true; 4]);
+        let long = seen(200_000);
+        assert_eq!(of_annotations(&long), [false; 4]);
+        assert!(long.owner_uid.is_some(), "somebody controls it");
+        assert!(format!("{long:?}").len() < 4096);
     }
 
     #[test]

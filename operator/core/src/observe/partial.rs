@@ -115,13 +115,21 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
     })
 }
 
-/// The uid of the owner that controls the object. None: no owner does.
+/// Longest uid that is kept, in bytes. Kubernetes' uids have 36, but an owner reference may have any text.
+pub(super) const UID_MAX: usize = 64;
+
+/// The uid of the owner that controls the object, cut to [`UID_MAX`]. None: no owner does.
 pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     owners
         .iter()
         .find(|owner| owner.controller == Some(true))
-        .map(|owner| owner.uid.as_str())
+        .map(|owner| cut(&owner.uid, UID_MAX))
+}
+
+/// The beginning of the text, up to this number of bytes.
+pub(super) fn cut(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
 }
 
 /// Whether an owner is a MiniCluster, of any version. The group is compared too, since another group may have a kind
@@ -160,6 +168,19 @@ mod tests {
                 ..wanted
             }
         );
+    }
+
+    #[test]
+    fn controllers_uid_is_cut_if_it_is_long() {
+        let of = |uid: &str| {
+            let owner =
+                json!({ "apiVersion": "v1", "kind": "Job", "name": "j", "uid": uid, "controller": true });
+            let metadata: ObjectMeta = serde_json::from_value(json!({ "ownerReferences": [owner] })).unwrap();
+            controller_uid(&metadata).map(str::to_owned)
+        };
+        let uid = "0b5a8e4e-4c4e-4a57-9c3e-6d1d6a1c2f10";
+        assert_eq!(of(uid).as_deref(), Some(uid));
+        assert_eq!(of(&"é".repeat(100_000)).unwrap().len(), UID_MAX);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::Deserialize;
 
 use super::controller_uid;
 use crate::labels;
-use crate::observe::partial::Partial;
+use crate::observe::partial::{Partial, UID_MAX};
 
 /// A Service with its selector, but no other part of its spec.
 pub type ServiceObject = Partial<Service, ServiceSpecPart>;
@@ -16,6 +16,8 @@ pub type ServiceObject = Partial<Service, ServiceSpecPart>;
 /// Most owners of one Service. Each adds 250 bytes to an object of at most 1.5 MiB, and each new owner rewrites the
 /// object.
 pub const OWNERS_MAX: usize = 500;
+/// Longest name of an object.
+const OWNER_NAME_MAX: usize = 253;
 
 /// Whether this is a headless Service of the operator: its label `HEADLESS` has its own name, it is no sidecar's
 /// Service (which has the label `CLUSTER`), and only MiniClusters own it.
@@ -39,7 +41,7 @@ pub struct ServiceSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
     pub is_deleting: bool,
-    /// Name and uid of each MiniCluster that owns it.
+    /// Name and uid of each MiniCluster that owns it, at most [`OWNERS_MAX`].
     pub owners: Vec<(String, String)>,
     /// Its selector selects index 0 only (`minimalService`).
     pub is_minimal: bool,
@@ -49,7 +51,14 @@ impl ServiceSeen {
     pub fn of(service: &ServiceObject) -> ServiceSeen {
         let (metadata, selector) = (&service.metadata, service.spec.selector.as_ref());
         let owners = metadata.owner_references.as_deref().unwrap_or_default();
-        let owners = owners.iter().filter(|owner| super::is_minicluster(owner));
+        // Others may write owners, too, with any text.
+        let is_real =
+            |owner: &&OwnerReference| owner.name.len() <= OWNER_NAME_MAX && owner.uid.len() <= UID_MAX;
+        let owners = owners
+            .iter()
+            .filter(|owner| super::is_minicluster(owner))
+            .filter(is_real)
+            .take(OWNERS_MAX);
         ServiceSeen {
             uid: super::uid(metadata),
             controller_uid: controller_uid(metadata).map(str::to_owned),
@@ -78,6 +87,28 @@ impl ServiceSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Otherwise one namespace's Services could fill the operator's memory.
+    #[test]
+    fn owners_of_a_service_are_bounded_in_number_and_length() {
+        let owner = |name: &str, uid: &str| {
+            serde_json::json!({
+                "apiVersion": labels::API_VERSION, "kind": "MiniCluster", "name": name, "uid": uid,
+            })
+        };
+        let long = "x".repeat(100_000);
+        let mut owners = vec![owner(&long, "u"), owner("a", &long)];
+        owners.extend((0..OWNERS_MAX + 10).map(|number| owner("mc", &number.to_string())));
+        let metadata = serde_json::json!({ "ownerReferences": owners });
+        let service = ServiceObject::new(
+            serde_json::from_value(metadata).unwrap(),
+            ServiceSpecPart::default(),
+        );
+        let seen = ServiceSeen::of(&service);
+        assert_eq!(seen.owners.len(), OWNERS_MAX);
+        assert!(seen.is_owned_by("0") && !seen.is_owned_by("u"));
+        assert!(seen.serves("beyond", false), "it is full");
+    }
 
     #[test]
     fn service_with_many_owners_takes_no_more() {

@@ -122,9 +122,9 @@ impl Queue {
         let mut members: Vec<Member> = members.into_values().collect();
         // Owners beyond the limit may be left out. They still use the Service, and it is created again for them if all
         // its owners are deleted. Minimal ones are left out first: the Service selects all pods only if an owner is not
-        // minimal. Of these, the new ones are left out first. The Service never gets fewer owners than it has now.
+        // minimal. Of these, the new ones are left out first.
         members.sort_by_key(|member| (member.minimal, !existing.is_owned_by(&member.uid)));
-        members.truncate(OWNERS_MAX.max(existing.owners.len()));
+        members.truncate(OWNERS_MAX);
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
         wanted.metadata.uid = Some(existing.uid.clone());
         let applied = writer.send(apply_request(&wanted)).await;
