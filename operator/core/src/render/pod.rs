@@ -33,7 +33,7 @@ pub(super) fn template(
 
     let context: Option<PodSecurityContext> =
         typed("spec.pod.securityContext", pod.security_context.as_ref())?;
-    let volumes_of_user = user_volumes.volumes();
+    let volumes_of_user = user_volumes.volumes(context.as_ref(), cluster.pod_template.as_ref());
     let holds_user_data = access::holds_user_data(&volumes_of_user, cluster.pod_template.as_ref())
         .map_err(RenderError::Overlay)?;
     let access = access::decide(

@@ -44,6 +44,7 @@ pub(super) fn build(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<O
     metadata.annotations = (!cluster.pod.annotations.is_empty()).then(|| cluster.pod.annotations.clone());
     let context: Option<PodSecurityContext> =
         typed("spec.pod.securityContext", cluster.pod.security_context.as_ref())?;
+    let volumes = user_volumes.volumes(context.as_ref(), cluster.services_pod_template.as_ref());
     Ok(Some(Pod {
         metadata,
         spec: Some(PodSpec {
@@ -58,7 +59,7 @@ pub(super) fn build(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<O
                     .unwrap_or_else(|| "Always".into()),
             ),
             security_context: context,
-            volumes: some(user_volumes.volumes()),
+            volumes: some(volumes),
             ..pod::shared_with_services(cluster, cluster.services_pod_template.as_ref())
         }),
         ..Pod::default()

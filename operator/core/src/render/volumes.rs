@@ -1,9 +1,10 @@
 //! The pod's volumes: the operator's own, and the user's. Names of the user's volumes are only unique within their
 //! container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flux_shared::names;
+use flux_shared::overlay::Overlay;
 use flux_shared::paths::{self, PodPaths};
 use flux_shared::validate::{
     Mount, PullPolicy, ValidContainer, ValidMiniCluster, ValidSidecar, ViewContainer, VolumeSource,
@@ -11,10 +12,11 @@ use flux_shared::validate::{
 use k8s_openapi::api::core::v1::{
     CSIVolumeSource, ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection,
     DownwardAPIVolumeFile, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath,
-    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretVolumeSource,
-    Volume, VolumeMount, VolumeProjection,
+    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, PodSecurityContext, ProjectedVolumeSource,
+    SecretVolumeSource, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::Value;
 
 use super::access::Access;
 use super::view::ViewFrom;
@@ -54,6 +56,8 @@ pub(super) struct UserVolumes {
     volumes: Vec<(String, VolumeSource)>,
     /// The volume's name in the pod, by the container's name and the volume's key in it.
     names: BTreeMap<(String, String), String>,
+    /// The claims that a container may write.
+    written_claims: BTreeSet<String>,
 }
 
 impl UserVolumes {
@@ -70,6 +74,11 @@ impl UserVolumes {
                 let name = all.name_for(mount, &view.name);
                 all.names
                     .insert((container.name.clone(), mount.name.clone()), name);
+                if let VolumeSource::Claim(claim) = &mount.source
+                    && !mount.read_only
+                {
+                    all.written_claims.insert(claim.clone());
+                }
             }
         }
         all
@@ -111,12 +120,46 @@ impl UserVolumes {
         container.mounts.iter().map(mount).collect()
     }
 
-    pub(super) fn volumes(&self) -> Vec<Volume> {
+    /// The volumes of a pod with this security context and overlay. With an fsGroup, the kubelet changes the group and
+    /// modes of all files of a claim, unless the whole claim is read-only. So a claim that nothing in the pod may write is read-only.
+    pub(super) fn volumes(
+        &self,
+        context: Option<&PodSecurityContext>,
+        overlay: Option<&Overlay>,
+    ) -> Vec<Volume> {
+        let overlay = overlay.map(Overlay::value);
+        let has_fs_group = context.is_some_and(|context| context.fs_group.is_some())
+            || overlay.is_some_and(|overlay| overlay.pointer("/spec/securityContext/fsGroup").is_some());
+        let is_read_only = |name: &str, claim: &str| {
+            has_fs_group
+                && !self.written_claims.contains(claim)
+                && !overlay.is_some_and(|overlay| uses_volume(overlay, name, claim))
+        };
         self.volumes
             .iter()
-            .map(|(name, source)| volume(name, source))
+            .map(|(name, source)| {
+                let mut volume = volume(name, source);
+                if let Some(claim) = &mut volume.persistent_volume_claim {
+                    claim.read_only = is_read_only(name, &claim.claim_name).then_some(true);
+                }
+                volume
+            })
             .collect()
     }
+}
+
+/// Whether an overlay mounts the volume, or has a volume with this claim: both may be for writing.
+fn uses_volume(overlay: &Value, name: &str, claim: &str) -> bool {
+    let items = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    let of_spec = |list: &str| items(overlay.pointer(&format!("/spec/{list}")));
+    let mut mounts = ["containers", "initContainers"]
+        .into_iter()
+        .flat_map(of_spec)
+        .flat_map(|container| items(container.get("volumeMounts")));
+    mounts.any(|mount| mount["name"] == name)
+        || of_spec("volumes")
+            .iter()
+            .any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim)
 }
 
 /// `NAME-NUMBER`, with `name` cut so that the result is a valid label.
@@ -157,7 +200,6 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
         VolumeSource::Claim(claim) => {
             volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource {
                 claim_name: claim.clone(),
-                // The mounts say it. Here it would make all mounts read-only, and containers may share the volume.
                 read_only: None,
             });
         }
@@ -537,7 +579,11 @@ mod tests {
             ],
         );
         let all = UserVolumes::of(&view("flux-view"), [&a, &b]);
-        let names: Vec<String> = all.volumes().into_iter().map(|volume| volume.name).collect();
+        let names: Vec<String> = all
+            .volumes(None, None)
+            .into_iter()
+            .map(|volume| volume.name)
+            .collect();
         assert_eq!(names, ["data", "more", "data-2", "data-2-2"]);
         let mounts = |container| {
             all.mounts(container)
@@ -555,8 +601,90 @@ mod tests {
         let a = container("a", &[("data", claim("one"))]);
         let b = container("b", &[("data", claim("other"))]);
         let all = UserVolumes::of(&view("data-2"), [&a, &b]);
-        let names: Vec<String> = all.volumes().into_iter().map(|volume| volume.name).collect();
+        let names: Vec<String> = all
+            .volumes(None, None)
+            .into_iter()
+            .map(|volume| volume.name)
+            .collect();
         assert_eq!(names, ["data", "data-3"]);
+    }
+
+    #[test]
+    fn read_only_claim_keeps_its_files_despite_fs_group() {
+        // The claims of both pods that are read-only as a whole.
+        let read_only_claims = |spec: &str| -> Vec<String> {
+            let cluster = crate::testing::cluster(&format!("size: 1\n{spec}"));
+            let facts = crate::render::RenderFacts::default();
+            let broker =
+                super::super::pod::template(&cluster, &Options::default(), &facts, ViewFrom::Copy, 0);
+            let services = super::super::services_pod::build(&cluster, &facts).unwrap();
+            let specs = broker
+                .unwrap()
+                .spec
+                .into_iter()
+                .chain(services.and_then(|pod| pod.spec));
+            specs
+                .flat_map(|spec| spec.volumes.unwrap_or_default())
+                .filter_map(|volume| volume.persistent_volume_claim)
+                .filter(|claim| claim.read_only == Some(true))
+                .map(|claim| claim.claim_name)
+                .collect()
+        };
+        let group = "pod: {securityContext: {fsGroup: 7}}";
+        let container = |name: &str, volumes: &str| {
+            format!(
+                "{{image: a, name: {name}, runFlux: {}, volumes: {{{volumes}}}}}",
+                name == "a"
+            )
+        };
+        let mount = |key: &str, read_only: bool| {
+            format!("{key}: {{path: /{key}, claimName: data, readOnly: {read_only}}}")
+        };
+        let one = format!("containers: [{}]", container("a", &mount("d", true)));
+        let two = |second: &str| {
+            format!(
+                "{group}\ncontainers: [{}, {}]",
+                container("a", &mount("d", true)),
+                container("b", second)
+            )
+        };
+        assert_eq!(read_only_claims(&format!("{group}\n{one}")), ["data"]);
+        assert_eq!(read_only_claims(&two(&mount("d", true))), ["data"]);
+        assert!(read_only_claims(&two(&mount("d", false))).is_empty());
+        // Kubernetes mounts a claim once in a pod, also if two volumes name it.
+        assert!(read_only_claims(&two(&mount("e", false))).is_empty());
+        assert!(read_only_claims(&one).is_empty(), "no fsGroup changes it");
+
+        let overlaid = |overlay: &str| format!("{group}\n{one}\npodTemplate: {{spec: {{{overlay}}}}}");
+        assert_eq!(read_only_claims(&overlaid("priorityClassName: p")), ["data"]);
+        let mounted = "containers: [{name: a, volumeMounts: [{name: d, mountPath: /w}]}]";
+        assert!(read_only_claims(&overlaid(mounted)).is_empty());
+        let claimed = "volumes: [{name: w, persistentVolumeClaim: {claimName: data}}]";
+        assert!(read_only_claims(&overlaid(claimed)).is_empty());
+
+        let services = |read_only: bool| {
+            let service = format!("{{image: s, name: s, volumes: {{{}}}}}", mount("d", read_only));
+            format!("containers: [{{image: a}}]\nservices: [{service}]")
+        };
+        assert_eq!(
+            read_only_claims(&format!("{group}\n{}", services(true))),
+            ["data"]
+        );
+        assert!(read_only_claims(&format!("{group}\n{}", services(false))).is_empty());
+        let overlay = "servicesPodTemplate: {spec: {securityContext: {fsGroup: 7}}}";
+        assert_eq!(
+            read_only_claims(&format!("{overlay}\n{}", services(true))),
+            ["data"]
+        );
+        assert!(read_only_claims(&services(true)).is_empty());
+
+        let own = |read_only: bool| {
+            let mount =
+                format!("containers: [{{image: a, volumes: {{v: {{path: /v, readOnly: {read_only}}}}}}}]");
+            format!("{group}\nvolumes: {{v: {{storageClass: hostpath, path: /tmp/v}}}}\n{mount}")
+        };
+        assert_eq!(read_only_claims(&own(true)).len(), 1);
+        assert!(read_only_claims(&own(false)).is_empty());
     }
 
     /// A job that owns the folder could replace what root runs from it.
