@@ -11,6 +11,7 @@ use flux_shared::hostlist;
 use flux_shared::usage::Usage;
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::task::LocalSet;
 
 use super::pod::Pod;
 use super::status::{self, Absent, BrokerState, Link, Observations};
@@ -131,19 +132,33 @@ pub async fn all(
     {
         observed.parent = Some((parent.host.clone(), link(parent, pod).await));
     }
-    for rank in offline.into_iter().take(MAX_PROBED_HOSTS) {
-        let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
+    observed.absent = absent(pod, offline.into_iter().take(MAX_PROBED_HOSTS)).await;
+    observed
+}
+
+/// Probes the hosts of these ranks, all at the same time: one whose DNS server is silent takes seconds.
+async fn absent(pod: &Pod, ranks: impl Iterator<Item = u32>) -> Vec<Absent> {
+    let tasks = LocalSet::new();
+    let probe = |rank| {
         let address = pod.instance.address_of(rank);
         // A `ParentProbe` can probe any broker.
         let mut target =
             ParentProbe::new(&address.host, address.port, &pod.root).only_looked_up(address.only_looked_up);
-        let why = target.probe().await.err();
+        (rank, tasks.spawn_local(async move { target.probe().await.err() }))
+    };
+    let probes: Vec<_> = ranks.map(probe).collect();
+    let mut absent = Vec::new();
+    for (rank, probe) in probes {
+        let Ok(why) = tasks.run_until(probe).await else {
+            continue;
+        };
         // A spare host without a pod is not missing.
         if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
-            observed.absent.push(Absent { rank, host, why });
+            let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
+            absent.push(Absent { rank, host, why });
         }
     }
-    observed
+    absent
 }
 
 /// The instance's usage, or why it is unknown.
@@ -278,6 +293,55 @@ mod tests {
             "a child's, not the parent's"
         );
         assert!(established_in(head, 8050).is_empty());
+    }
+
+    #[tokio::test]
+    async fn status_probes_the_absent_hosts_at_the_same_time() {
+        use flux_agent_plan::facts::Facts;
+        use flux_agent_plan::plan::Instance;
+        use flux_shared::agent_spec::AgentSpec;
+        use nix::sys::socket::{Backlog, listen};
+
+        let spec = AgentSpec::from_toml("name='mc'\nsize=9").unwrap();
+        let facts = Facts {
+            index: Some(0),
+            ..Facts::default()
+        };
+        let instance = Instance::of(&spec, &facts).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let names: String = (1..9)
+            .map(|rank| {
+                format!(
+                    "127.77.0.1 {}\n",
+                    instance.address_of(rank).host.trim_end_matches('.')
+                )
+            })
+            .collect();
+        std::fs::write(root.path().join("etc/hosts"), names).unwrap();
+        // With a full backlog, the kernel drops further connections, so each probe takes its whole timeout.
+        let full = std::net::TcpListener::bind(("127.77.0.1", instance.address_of(1).port)).unwrap();
+        listen(&full, Backlog::new(0).unwrap()).unwrap();
+        let _filling = std::net::TcpStream::connect(full.local_addr().unwrap()).unwrap();
+        let pod = Pod {
+            spec,
+            facts,
+            instance,
+            root: root.path().to_owned(),
+            termination_log: PathBuf::new(),
+        };
+        let begin = Instant::now();
+        let found = absent(&pod, 1..9).await;
+        let elapsed = begin.elapsed();
+        let ranks: Vec<u32> = found.iter().map(|absent| absent.rank).collect();
+        assert_eq!(ranks, (1..9).collect::<Vec<u32>>());
+        assert!(
+            found
+                .iter()
+                .all(|absent| matches!(absent.why, Some(Missing::Route { .. }))),
+            "{found:?}"
+        );
+        assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
     }
 
     #[test]
