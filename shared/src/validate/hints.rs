@@ -98,22 +98,41 @@ impl ValidMiniCluster {
             _ => None,
         };
         // Without `post`, which runs after the command.
-        let texts = [
+        let of_runner = [
             ("commands.init", snippets.init.as_ref()),
             ("preCommand", snippets.pre_command.as_ref()),
             ("commands.pre", snippets.pre.as_ref()),
             ("commands.brokerPre", snippets.broker_pre.as_ref()),
             ("commands.workerPre", snippets.worker_pre.as_ref()),
             ("commands.script", script),
-        ];
+        ]
+        .map(|(name, text)| (String::new(), name, text));
+        let of_sidecars = self.sidecars.iter().flat_map(|sidecar| {
+            let texts = sidecar.wrapped.iter().flat_map(|wrapped| {
+                [
+                    ("commands.init", wrapped.init.as_ref()),
+                    ("preCommand", wrapped.pre_command.as_ref()),
+                    ("commands.pre", wrapped.pre.as_ref()),
+                    ("commands.servicePre", wrapped.service_pre.as_ref()),
+                    ("command", wrapped.command.as_ref()),
+                    ("commands.script", wrapped.script.as_ref()),
+                    ("commands.post", wrapped.post.as_ref()),
+                ]
+            });
+            texts.map(|(name, text)| (sidecar.container.name.clone(), name, text))
+        });
         let installs = |text: &String| {
+            let uses_view = text.contains("flux-view.sh");
             text.lines()
-                .any(|line| installs_into_view(line, &self.view.mount_path))
+                .any(|line| installs_into_view(line, &self.view.mount_path, uses_view))
         };
         let message = "installs into the view, which is read-only where nodes mount its image: set flux.container.source: copy";
-        let found = texts.into_iter().filter(|(_, text)| text.is_some_and(installs));
+        let found = of_runner
+            .into_iter()
+            .chain(of_sidecars)
+            .filter(|(_, _, text)| text.is_some_and(installs));
         found
-            .map(|(name, _)| Problem::new(format!("spec.containers[].{name}"), message))
+            .map(|(container, name, _)| Problem::new(format!("spec.containers[{container}].{name}"), message))
             .collect()
     }
 
@@ -137,8 +156,9 @@ impl ValidMiniCluster {
     }
 }
 
-/// Whether a line installs Python packages into the view's own Python.
-fn installs_into_view(line: &str, mount_path: &str) -> bool {
+/// Whether a line installs Python packages into the view's own Python. `uses_view`: the text sources `flux-view.sh`,
+/// which puts that Python on the PATH.
+fn installs_into_view(line: &str, mount_path: &str, uses_view: bool) -> bool {
     let installs = ["ensurepip", "pip install", "pip3 install"]
         .iter()
         .any(|words| line.contains(words));
@@ -147,7 +167,16 @@ fn installs_into_view(line: &str, mount_path: &str) -> bool {
     let names_view = [view.as_str(), "viewroot", "viewbin"]
         .iter()
         .any(|place| line.contains(place));
-    installs && names_view && !line.trim_start().starts_with('#')
+    installs && (names_view || (uses_view && runs_versioned_pip(line))) && !line.trim_start().starts_with('#')
+}
+
+/// Whether a line runs `python3.N -m pip` or `python3.N -m ensurepip`. The view's Python has its version in its name.
+fn runs_versioned_pip(line: &str) -> bool {
+    line.split("python3.").skip(1).any(|rest| {
+        let module = rest.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        let module = module.trim_start().strip_prefix("-m").map(str::trim_start);
+        module.is_some_and(|module| module.starts_with("pip install") || module.starts_with("ensurepip"))
+    })
 }
 
 /// Whether what is written to the volume survives the pod.
@@ -182,6 +211,46 @@ mod tests {
         );
         assert_eq!(installs("source: copy", pip), [""; 0]);
         assert_eq!(installs("", "pip install numpy"), [""; 0], "into the image");
+        let sourced = ". /mnt/flux/flux-view.sh && python3.11 -m pip install numpy";
+        assert_eq!(installs("", sourced), ["spec.containers[].commands.pre"]);
+        assert_eq!(
+            installs("", "python3.11 -m pip install numpy"),
+            [""; 0],
+            "into the image"
+        );
+    }
+
+    #[test]
+    fn sidecar_that_installs_into_a_mounted_view_gets_a_hint() {
+        let installs = |view: &str, sidecar: &str| -> Vec<String> {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  \
+                 flux: {{container: {{{view}}}}}\n  \
+                 containers: [{{image: a, command: b, runFlux: true}}, {{image: c, name: web, {sidecar}}}]\n"
+            );
+            let hints = validate(&manifest::parse(&text).unwrap()).unwrap().hints();
+            hints.into_iter().map(|hint| hint.field).collect()
+        };
+        let pip = "/mnt/flux/view/bin/python3.11 -m pip install x";
+        for snippet in ["init", "pre", "servicePre", "script", "post"] {
+            assert_eq!(
+                installs("", &format!("commands: {{{snippet}: {pip}}}")),
+                [format!("spec.containers[web].commands.{snippet}")]
+            );
+        }
+        assert_eq!(
+            installs("", &format!("preCommand: {pip}")),
+            ["spec.containers[web].preCommand"]
+        );
+        let sourced =
+            "command: '. /mnt/flux/flux-view.sh; python3.11 -m ensurepip; python3.11 -m pip install x'";
+        assert_eq!(installs("", sourced), ["spec.containers[web].command"]);
+        assert_eq!(installs("source: copy", sourced), [""; 0]);
+        assert_eq!(
+            installs("", "command: python3 -m pip install x"),
+            [""; 0],
+            "into the image"
+        );
     }
 
     #[test]
