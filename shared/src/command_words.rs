@@ -110,6 +110,60 @@ pub fn join<T: AsRef<str>>(words: &[T]) -> String {
         .join(" ")
 }
 
+/// How a letter of shell source is quoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quote {
+    None,
+    Single,
+    Double,
+}
+
+/// A letter of shell source outside of comments.
+#[derive(Debug, Clone, Copy)]
+pub struct SourceLetter {
+    pub at: usize,
+    pub letter: char,
+    /// Which quotes are open before it.
+    pub quote: Quote,
+    pub is_escaped: bool,
+}
+
+/// The letters of shell source outside of comments. For notices: here-documents and quotes within `$(…)` are not told
+/// apart from the text around them.
+pub fn source_letters(text: &str) -> impl Iterator<Item = SourceLetter> {
+    let (mut quote, mut is_escaped, mut in_comment, mut in_word) = (Quote::None, false, false, false);
+    text.char_indices().filter_map(move |(at, letter)| {
+        if in_comment {
+            in_comment = letter != '\n';
+            return None;
+        }
+        let read = SourceLetter {
+            at,
+            letter,
+            quote,
+            is_escaped: std::mem::take(&mut is_escaped),
+        };
+        let was_in_word =
+            std::mem::replace(&mut in_word, !letter.is_whitespace() && !";&|()".contains(letter));
+        if read.is_escaped {
+            return Some(read);
+        }
+        match (quote, letter) {
+            (Quote::None | Quote::Double, '\\') => is_escaped = true,
+            (Quote::None, '\'') => quote = Quote::Single,
+            (Quote::None, '"') => quote = Quote::Double,
+            (Quote::Single, '\'') | (Quote::Double, '"') => quote = Quote::None,
+            (Quote::None, '#') if !was_in_word => {
+                in_comment = true;
+                in_word = false;
+                return None;
+            }
+            _ => {}
+        }
+        Some(read)
+    })
+}
+
 struct Splitter<'a> {
     /// The text that is not read yet.
     chars: std::iter::Peekable<std::str::Chars<'a>>,
@@ -244,8 +298,8 @@ impl<'a> Splitter<'a> {
         }
     }
 
-    /// Reads what follows a `$` outside of double quotes, where `$(` is recorded as shell syntax, and `$NAME` if it is no
-    /// reference. (Inside them, it is mostly for a shell that the command starts, as in `sh -c "echo $(hostname)"`.)
+    /// Reads what follows a `$` outside of double quotes, where `$(` and `${NAME:-text}` are recorded as shell syntax,
+    /// and `$NAME` if it is no reference. (Inside them, it is mostly for a shell that the command starts, as in `sh -c "echo $(hostname)"`.)
     fn unquoted_dollar(&mut self) {
         match self.chars.peek() {
             Some('(') => self.record_operator("$("),
@@ -255,6 +309,16 @@ impl<'a> Splitter<'a> {
             _ => {}
         }
         self.dollar();
+        // After a plain reference, the brace is read.
+        if self.has_references && self.chars.peek() == Some(&'{') && !self.ends_with_reference() {
+            self.record_operator("${");
+        }
+    }
+
+    fn ends_with_reference(&self) -> bool {
+        self.word
+            .as_deref()
+            .is_some_and(|parts| matches!(parts.last(), Some(WordPart::Env(_))))
     }
 
     /// Reads what follows a `$`: adds a reference if it is a name, else the `$` as text.
@@ -324,6 +388,10 @@ mod tests {
         assert_eq!(operators("a && b | c && d"), ["&&", "|"]);
         assert_eq!(operators("a || b"), ["||"]);
         assert_eq!(operators("a&b&&c&&&d"), ["&", "&&"]);
+        for expansion in ["${A:-1}", "b${X%y}", "${#x}"] {
+            assert_eq!(operators(expansion), ["${"], "{expansion}");
+        }
+        assert_eq!(operators("${A} $A{b} '${A:-1}' \"${A:-1}\" \\${A:-1}"), [""; 0]);
     }
 
     #[test]

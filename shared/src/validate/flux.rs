@@ -1,6 +1,6 @@
 //! Checks the options of Flux, the other clusters of its instance, and the container that provides it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::fields::{absolute, drop_empty, given, image, object_name, resources, security_context};
 use super::report::Report;
@@ -65,17 +65,26 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let instance_hosts =
         || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
     // A broker.toml of the user's own names the brokers' addresses itself.
-    if flux.minimal_service
-        && flux
-            .broker_config
-            .as_deref()
-            .is_none_or(|config| config.trim().is_empty())
+    if flux
+        .broker_config
+        .as_deref()
+        .is_none_or(|config| config.trim().is_empty())
+        && (flux.minimal_service || hostlist.is_some())
         && let Some(hosts) = instance_hosts()
     {
-        report.take(
-            "spec.flux.minimalService",
-            check_parents(flux.topology.as_deref(), hosts.len()),
-        );
+        let topology = flux.topology.as_deref();
+        if flux.minimal_service {
+            report.take("spec.flux.minimalService", check_parents(topology, hosts.len()));
+        }
+        if let Some((host, parent)) = foreign_parent(topology, &hosts, name, sizes) {
+            report.notice(
+                "spec.flux.topology",
+                format!(
+                    "broker {host} connects to {parent}, which is not in this MiniCluster: unless both are in one \
+                     namespace, set `topology: kary:0` in all of them"
+                ),
+            );
+        }
     }
     // A part of broker.toml may have an R, which names hosts. An R counts only on the lead. So only the cluster with
     // the lead compares these hosts with the instance's.
@@ -267,11 +276,20 @@ fn is_shell_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Splits a text into words, of which none refers to a variable. Empty after a problem.
+/// Splits a text into words, of which none refers to a variable. Adds a notice if they look like shell source. Empty
+/// after a problem.
 fn words_of(field: &str, text: &str, report: &mut Report) -> Vec<String> {
-    report
-        .take(field, command_words::split_literal(text))
-        .unwrap_or_default()
+    let Some(split) = report.take(field, command_words::split_without_references(text)) else {
+        return Vec::new();
+    };
+    if !split.shell_syntax.is_empty() {
+        let syntax = split.shell_syntax.join(" ");
+        report.notice(
+            field,
+            format!("`{syntax}` reaches Flux as text: no shell runs it, and no variable is replaced"),
+        );
+    }
+    split.words.iter().map(command_words::Word::display).collect()
 }
 
 fn check_topology(text: &str) -> Result<(), String> {
@@ -302,6 +320,26 @@ fn check_parents(topology: Option<&str>, size: usize) -> Result<(), String> {
         )),
         None => Ok(()),
     }
+}
+
+/// The first of this cluster's hosts whose parent is in another cluster and not the lead, with this parent. Only the
+/// lead's address is known in other namespaces.
+fn foreign_parent<'a>(
+    topology: Option<&str>,
+    hosts: &'a [String],
+    name: &str,
+    sizes: Sizes,
+) -> Option<(&'a str, &'a str)> {
+    let own_hosts: HashSet<String> = (0..sizes.max_size)
+        .map(|index| names::host(name, index))
+        .collect();
+    let host = |rank: u32| hosts.get(rank as usize).map(String::as_str);
+    // `check_topology` reports a text that is no topology.
+    topology::parents(topology, u32::try_from(hosts.len()).ok()?)
+        .ok()?
+        .filter(|(_, parent)| *parent > 0)
+        .filter_map(|(rank, parent)| Some((host(rank)?, host(parent)?)))
+        .find(|(host, parent)| own_hosts.contains(*host) && !own_hosts.contains(*parent))
 }
 
 /// The scheduler and its queue policy, checked. `simple: false` with an empty queuePolicy counts as unset: clients with
@@ -404,7 +442,7 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
                         format!("host `{bad}`: Flux takes letters, digits, `-` and dots only"),
                     );
                 }
-                let known: std::collections::HashSet<&String> = hosts.iter().collect();
+                let known: HashSet<&String> = hosts.iter().collect();
                 let own = (0..sizes.max_size).map(|index| names::host(name, index));
                 if let Some(absent) = own.into_iter().find(|host| !known.contains(host)) {
                     report.problem(

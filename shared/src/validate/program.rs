@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use crate::agent_spec::{BatchLine, Program};
-use crate::command_words::{self, Word, Words};
+use crate::command_words::{self, Quote, Word, Words};
 use crate::crd::v1alpha2::{Commands, Container};
 
 /// The program of the container that runs Flux, checked. `field`: the path of the container.
@@ -34,6 +34,7 @@ pub(super) fn check(
             // The script as the user wrote it, since `command` is trimmed.
             let text = container.command.clone().unwrap_or_default();
             search_paths(field, &text, report);
+            escapes(&format!("{field}.command"), &text, report);
             Program::BatchRaw { text }
         }
         (None, Some(_)) if container.batch => {
@@ -41,8 +42,9 @@ pub(super) fn check(
             let field = format!("{field}.command");
             let lines = lines(&field, container.command.as_deref().unwrap_or_default(), report);
             if lines.is_empty() {
-                report.problem(field, "has no line to submit, only comments");
+                report.problem(&field, "has no line to submit, only comments");
             }
+            escapes(&field, container.command.as_deref().unwrap_or_default(), report);
             Program::Batch { lines }
         }
         (None, Some(command)) => words_of(field, command, launcher, report),
@@ -61,6 +63,18 @@ fn search_paths(field: &str, script: &str, report: &mut Report) {
         report.notice(
             format!("{field}.command"),
             format!("sets {name}, which `flux` in this script follows, too. If a module or library there has the name of one of Flux's, set it for the tasks alone: flux run --env={name}=..."),
+        );
+    }
+}
+
+/// Adds a notice if a batch escapes `$` or `"` outside of quotes. The Go operator's entrypoint needed that.
+fn escapes(field: &str, text: &str, report: &mut Report) {
+    let escaped = command_words::source_letters(text)
+        .find(|read| read.is_escaped && read.quote == Quote::None && matches!(read.letter, '$' | '"'));
+    if let Some(letter) = escaped.map(|read| read.letter) {
+        report.notice(
+            field,
+            format!("`\\{letter}` is a literal `{letter}`: nothing evaluates the text before the batch runs. Write `{letter}`"),
         );
     }
 }
