@@ -1,12 +1,13 @@
-//! Notices about variables that a snippet assigns without effect: variables of the Go operator's entrypoint, whose
-//! values the agent does not use, and variables of the command that are not exported.
+//! Notices about what a snippet sets without effect: variables of the Go operator's entrypoint, whose values the agent
+//! does not use, variables of the command that are not exported, and redirections.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::report::Report;
+use super::valid::ValidRunner;
 use super::{ValidMiniCluster, flux};
 use crate::agent_spec::Program;
-use crate::command_words::{Word, WordPart};
+use crate::command_words::{self, Quote, Word, WordPart};
 use crate::crd::v1alpha2::MiniClusterSpec;
 
 /// Variables that every pod has in its environment, whatever its image.
@@ -62,6 +63,17 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
             );
         }
     }
+    if matches!(
+        cluster.runner.program,
+        Program::Submit { .. } | Program::Launcher { .. } | Program::Script { .. }
+    ) {
+        for (name, _) in on_lead.into_iter().filter(|(_, source)| redirects_shell(source)) {
+            report.notice(
+                format!("{field}.{name}"),
+                "redirects the snippets alone: the output of the program goes to the pod's log. For a job, set flux.optionFlags: --output=FILE",
+            );
+        }
+    }
     // These export every variable.
     let exports_all = |source: &str| source.contains("set -a") || source.contains("set -o allexport");
     if on_lead.iter().any(|(_, source)| exports_all(source)) {
@@ -75,25 +87,50 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
             assigned_in.entry(variable).or_insert(name);
         }
     }
-    let read: BTreeSet<&str> = read_by(&cluster.runner.program).collect();
-    for variable in read {
+    for (variable, read_in) in read_by(&cluster.runner) {
         // A variable that a shell has from its environment stays exported when a snippet assigns it.
         let container = &cluster.runner.container;
         let is_set = SET_IN_EVERY_POD.contains(&variable)
             || container.environment.contains_key(variable)
             || container.secrets.contains_key(variable);
-        if let Some(name) = assigned_in.get(variable)
-            && !is_set
-            && !exported.contains(variable)
-        {
+        if is_set || exported.contains(variable) {
+            continue;
+        }
+        if let Some(name) = assigned_in.get(variable) {
             report.notice(
                 format!("{field}.{name}"),
                 format!(
                     "assigns `{variable}` without export: the command has it only if the image or an overlay sets it: write `export {variable}`"
                 ),
             );
+        } else if WITHOUT_EFFECT.contains(&variable) || variable == "brokerOptions" {
+            report.notice(
+                format!("{field}.{read_in}"),
+                format!(
+                    "`${variable}` is set in snippets alone: here it is empty unless the image or an overlay sets it. Write `export {variable}` in commands.pre, or write its value"
+                ),
+            );
         }
     }
+}
+
+/// Whether a command of a snippet redirects the snippets' shell to a file or program.
+fn redirects_shell(source: &str) -> bool {
+    let commands = source.split(['\n', ';']).flat_map(|line| line.split("&&"));
+    commands
+        .filter_map(|command| command.trim_start().strip_prefix("exec "))
+        .any(|redirection| {
+            let redirection = redirection.trim_start();
+            let target = ["&>", "1>", "2>", ">"]
+                .into_iter()
+                .find_map(|operator| redirection.strip_prefix(operator));
+            // Another descriptor, as in `2>&1`, is no file.
+            target.is_some_and(|target| {
+                !target
+                    .strip_prefix('&')
+                    .is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+            })
+        })
 }
 
 /// The variables that a snippet exports, with or without a value.
@@ -122,12 +159,40 @@ fn is_name_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_'
 }
 
-/// The variables that a command's words refer to.
-fn read_by(program: &Program) -> impl Iterator<Item = &str> {
-    let words = match program {
-        Program::Submit { words } | Program::Launcher { words } => words.as_slice(),
-        _ => &[],
-    };
+/// The variables that the program and its prefix refer to, each with the field.
+fn read_by(runner: &ValidRunner) -> BTreeMap<&str, &'static str> {
+    let mut read = BTreeMap::new();
+    read.extend(references(&runner.prefix).map(|name| (name, "commands.prefix")));
+    match &runner.program {
+        Program::Submit { words } | Program::Launcher { words } => {
+            read.extend(references(words).map(|name| (name, "command")));
+        }
+        Program::Batch { lines } => {
+            let texts = || lines.iter().map(|line| line.text.as_str());
+            let assigned: BTreeSet<&str> = texts().flat_map(set_by_script).collect();
+            let names = texts().flat_map(read_by_script);
+            read.extend(
+                names
+                    .filter(|name| !assigned.contains(name))
+                    .map(|name| (name, "command")),
+            );
+        }
+        Program::BatchRaw { text } => {
+            let assigned: BTreeSet<&str> = set_by_script(text).collect();
+            let names = read_by_script(text);
+            read.extend(
+                names
+                    .filter(|name| !assigned.contains(name))
+                    .map(|name| (name, "command")),
+            );
+        }
+        Program::Script { .. } | Program::Persistent | Program::Diagnostics => {}
+    }
+    read
+}
+
+/// The variables that words refer to.
+fn references(words: &[Word]) -> impl Iterator<Item = &str> {
     let parts = words.iter().flat_map(|word| {
         if let Word::Template(parts) = word {
             parts.as_slice()
@@ -141,6 +206,49 @@ fn read_by(program: &Program) -> impl Iterator<Item = &str> {
         } else {
             None
         }
+    })
+}
+
+/// The variables that shell source refers to by `$NAME` or `${NAME}`.
+fn read_by_script(text: &str) -> impl Iterator<Item = &str> {
+    let dollars = command_words::source_letters(text)
+        .filter(|read| read.letter == '$' && read.quote != Quote::Single && !read.is_escaped);
+    dollars.filter_map(|dollar| {
+        let after = &text[dollar.at + 1..];
+        let braced = after.strip_prefix('{');
+        let rest = braced.unwrap_or(after);
+        let name = rest.split(|letter| !is_name_letter(letter)).next()?;
+        let is_name = name.starts_with(|c: char| !c.is_ascii_digit());
+        let is_plain = braced.is_none() || rest[name.len()..].starts_with('}');
+        (is_name && is_plain).then_some(name)
+    })
+}
+
+/// The variables that shell source may set by itself.
+fn set_by_script(text: &str) -> impl Iterator<Item = &str> {
+    const DECLARING: [&str; 12] = [
+        "for",
+        "select",
+        "read",
+        "export",
+        "declare",
+        "typeset",
+        "local",
+        "readonly",
+        "getopts",
+        "mapfile",
+        "readarray",
+        "-v",
+    ];
+    text.lines().flat_map(|line| {
+        let mut declares = false;
+        let words = line.split(|c: char| c.is_whitespace() || ";&|()`\"'".contains(c));
+        words.filter_map(move |word| {
+            let name = word.split(|letter| !is_name_letter(letter)).next()?;
+            let is_set = declares || word[name.len()..].starts_with(['=', '+']);
+            declares |= DECLARING.contains(&word);
+            (is_set && !name.is_empty()).then_some(name)
+        })
     })
 }
 
@@ -164,6 +272,43 @@ fn assignments(source: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn redirection_of_the_snippets_shell_is_found() {
+        for line in [
+            "exec > >(tee -a /data/log) 2>&1",
+            "cd /data && exec &>log",
+            "true; exec 2> errors",
+            "exec 1>>log",
+        ] {
+            assert!(redirects_shell(line), "{line}");
+        }
+        for line in [
+            "exec 3>file",
+            "exec 200>/var/lock",
+            "exec my-program >log",
+            "exec 2>&1",
+            "exec 1>&3",
+            "exec <input",
+            "# exec >log",
+            "(exec >log; date)",
+        ] {
+            assert!(!redirects_shell(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn variables_that_a_script_sets_are_not_read() {
+        let text =
+            "N=1; for i in $A ${B}; do read -r x y; done # $C it's\necho '$D' \\$E \"it's $F\" ${G:-1} $1 $$";
+        assert_eq!(read_by_script(text).collect::<Vec<_>>(), ["A", "B", "F"]);
+        let set: BTreeSet<&str> = set_by_script(text).collect();
+        assert!(
+            ["N", "i", "x", "y"].iter().all(|name| set.contains(name)),
+            "{set:?}"
+        );
+        assert!(!set.contains("F"));
+    }
 
     #[test]
     fn variables_of_the_entrypoint_that_a_snippet_assigns_are_found() {

@@ -181,6 +181,39 @@ fn a_bursted_cluster_names_its_lead_by_address() {
     assert_eq!(spec(alone).network.lead.unwrap().port, 8050);
 }
 
+/// The notices of a MiniCluster without a program whose lead broker is elsewhere.
+fn notices_of_follower_cluster(fields: &str, flux: &str) -> Vec<String> {
+    let cluster = cluster(&format!(
+        "{fields}\ncontainers: [{{image: app}}]\nflux: {{{flux}, leadBroker: {{name: root, address: a.example, size: 2}}, bursting: {{clusters: [{{name: mc, size: 300}}]}}}}"
+    ));
+    cluster.notices.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn notice_names_a_parent_in_another_minicluster() {
+    let notices =
+        |fields: &str, flux: &str| notices_of_follower_cluster(fields, &format!("curveCertSecret: c{flux}"));
+    let found = notices("size: 300", "");
+    let expected = "spec.flux.topology: broker mc-255 connects to root-1, which is not in this MiniCluster: ";
+    assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+    assert_eq!(notices("size: 300", ", topology: 'kary:0'"), [""; 0]);
+    assert_eq!(notices("size: 300", ", brokerConfig: a = 1"), [""; 0]);
+    assert_eq!(notices("size: 4", ""), [""; 0]);
+    let root =
+        cluster("size: 2\nflux: {topology: 'kary:1', bursting: {clusters: [{name: burst-0, size: 4}]}}");
+    assert_eq!(root.notices, []);
+}
+
+#[test]
+fn follower_cluster_without_shared_certificate_has_a_notice() {
+    let notices = |flux: &str| notices_of_follower_cluster("size: 4", flux);
+    let found = notices("logLevel: 6");
+    let expected = "spec.flux.curveCertSecret: is missing: a random certificate";
+    assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+    assert_eq!(notices("curveCertSecret: c"), [""; 0]);
+    assert_eq!(notices("brokerConfig: a = 1"), [""; 0]);
+}
+
 #[test]
 fn a_hostlist_is_taken_as_it_is() {
     let list = "mc-[0-1], other[001-003]";
@@ -242,6 +275,112 @@ fn snippet_variable_must_be_exported_when_command_reads_it() {
     }
     for set in ["environment: {COUNT: '2'}", "secrets: {COUNT: {name: s, key: k}}"] {
         assert_eq!(notices("COUNT=4", &format!("\n    {set}")), [""; 0]);
+    }
+}
+
+#[test]
+fn entrypoint_variable_outside_of_snippets_gets_a_notice() {
+    let notices = |container: &str| {
+        let cluster = read(&format!("containers:\n  - {{image: a, {container}}}")).unwrap();
+        let notices = cluster.notices.iter().map(ToString::to_string);
+        notices
+            .filter(|notice| notice.contains("export"))
+            .collect::<Vec<_>>()
+    };
+    for (container, start) in [
+        (
+            "launcher: true, command: '${viewroot}/bin/python3.11 run.py'",
+            "command: `$viewroot` is set in snippets alone",
+        ),
+        (
+            "command: app, commands: {prefix: $viewbin/x}",
+            "commands.prefix: `$viewbin` is set in snippets alone",
+        ),
+        (
+            "batch: true, command: './app -n $N', commands: {pre: N=8}",
+            "commands.pre: assigns `N` without export",
+        ),
+        (
+            "batch: true, batchRaw: true, command: './app -n $N', commands: {pre: N=8}",
+            "commands.pre: assigns `N` without export",
+        ),
+    ] {
+        let found = notices(container);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with(&format!("spec.containers[0].{start}")),
+            "{found:?}"
+        );
+    }
+    for fine in [
+        "command: '${viewroot}/bin/x', commands: {pre: export viewroot}",
+        "command: '${viewroot}/bin/x', environment: {viewroot: /opt}",
+        "batch: true, command: 'N=3; ./app -n $N', commands: {pre: N=8}",
+    ] {
+        assert_eq!(notices(fine), [""; 0], "{fine}");
+    }
+}
+
+#[test]
+fn redirection_of_snippets_gets_a_notice() {
+    let count = |container: &str| {
+        let cluster = read(&format!("containers:\n  - {{image: a, {container}}}")).unwrap();
+        let notices = cluster.notices.iter().map(ToString::to_string);
+        notices
+            .filter(|notice| notice.contains("redirects the snippets alone"))
+            .count()
+    };
+    assert_eq!(count("command: b, commands: {pre: 'exec >/data/log 2>&1'}"), 1);
+    assert_eq!(count("command: b, commands: {post: 'exec >/data/log 2>&1'}"), 0);
+    assert_eq!(
+        count("batch: true, command: b, commands: {pre: 'exec >/data/log'}"),
+        0
+    );
+}
+
+#[test]
+fn shell_syntax_that_reaches_flux_as_text_gets_a_notice() {
+    let count = |spec: &str| {
+        let cluster = read(spec).unwrap();
+        let notices = cluster.notices.iter().map(ToString::to_string);
+        notices.filter(|notice| notice.contains("as text")).count()
+    };
+    assert_eq!(count("containers: [{image: a, command: 'app -n ${NP:-4}'}]"), 1);
+    assert_eq!(count("containers: [{image: a, command: 'app -n ${NP}'}]"), 0);
+    for flux in ["optionFlags: --env=A=$A", "submitCommand: 'flux run -N $N'"] {
+        assert_eq!(
+            count(&format!(
+                "flux: {{{flux}}}\ncontainers: [{{image: a, command: b}}]"
+            )),
+            1,
+            "{flux}"
+        );
+    }
+    assert_eq!(
+        count("flux: {optionFlags: --output=out}\ncontainers: [{image: a, command: b}]"),
+        0
+    );
+}
+
+#[test]
+fn escape_for_the_go_entrypoint_in_a_batch_gets_a_notice() {
+    let count = |line: &str, raw: bool| {
+        let text = format!(
+            "containers:\n  - image: a\n    batch: true\n    batchRaw: {raw}\n    command: |\n      {line}\n"
+        );
+        let cluster = read(&text).unwrap();
+        let notices = cluster.notices.iter().map(ToString::to_string);
+        notices
+            .filter(|notice| notice.contains("before the batch runs"))
+            .count()
+    };
+    for raw in [false, true] {
+        for line in [r"echo \$i", r#"sh -c \"a\""#] {
+            assert_eq!(count(line, raw), 1, "{line}");
+        }
+        for line in [r#"sh -c "echo \$A""#, r"echo '\$A'", "echo $A ${A}"] {
+            assert_eq!(count(line, raw), 0, "{line}");
+        }
     }
 }
 
@@ -339,11 +478,11 @@ fn fields_without_effect_are_reported_by_a_notice() {
             "spec.containers[0].command: is not run: the cluster is interactive",
         ),
         (
-            "flux: {leadBroker: {name: a, address: b}, bursting: {clusters: [{name: mc}]}}",
+            "flux: {curveCertSecret: c, leadBroker: {name: a, address: b}, bursting: {clusters: [{name: mc}]}}",
             "spec.containers[0].command: is",
         ),
         (
-            "archive: {path: /state/a.tgz}\nflux: {leadBroker: {name: a, address: b}, bursting: {clusters: [{name: mc}]}}\ncontainers: [{image: app}]",
+            "archive: {path: /state/a.tgz}\nflux: {curveCertSecret: c, leadBroker: {name: a, address: b}, bursting: {clusters: [{name: mc}]}}\ncontainers: [{image: app}]",
             "spec.archive: has no effect: the lead broker is in another cluster",
         ),
         (format!("tasks: 4\n{launcher}").as_str(), "spec.tasks"),
@@ -965,6 +1104,56 @@ fn a_mount_belongs_to_its_container_and_services_have_their_own() {
         .map(|mount| mount.path.as_str())
         .collect();
     assert_eq!(paths, ["/x", "/y", "/z"]);
+}
+
+#[test]
+fn archive_that_is_lost_with_the_lead_gets_a_notice() {
+    let notices = |container: &str, more: &str| -> Vec<String> {
+        let cluster = cluster(&format!(
+            "archive: {{path: /state/deep/a.tgz}}\ncontainers: [{{image: a, {container}}}]\n{more}"
+        ));
+        cluster.notices.iter().map(ToString::to_string).collect()
+    };
+    for volumes in [
+        "volumes: {}",
+        "volumes: {v: {path: /stat, claimName: c}}",
+        "volumes: {v: {path: /state/deep/er, claimName: c}}",
+        "volumes: {v: {path: /state, emptyDir: true}}",
+        "volumes: {v: {path: /state, claimName: c}, w: {path: /state/deep, emptyDir: true}}",
+    ] {
+        assert_eq!(
+            notices(volumes, ""),
+            [
+                "spec.archive.path: /state/deep/a.tgz is on no volume that outlives the pods, so the state is lost with the lead: mount a claim above it"
+            ],
+            "{volumes}"
+        );
+    }
+    let overlay = |container: &str| {
+        format!(
+            "podTemplate: {{spec: {{containers: [{{name: {container}, volumeMounts: [{{name: v, mountPath: /state}}]}}], \
+             volumes: [{{name: v, ephemeral: {{}}}}]}}}}"
+        )
+    };
+    for (container, more) in [
+        ("volumes: {v: {path: /state, claimName: c}}", String::new()),
+        ("volumes: {v: {path: /state, hostPath: /d}}", String::new()),
+        (
+            "volumes: {v: {path: /state, emptyDir: true}, w: {path: /state/deep, claimName: c}}",
+            String::new(),
+        ),
+        // It restores, and saves nothing.
+        ("volumes: {v: {path: /state, secretName: s}}", String::new()),
+        (
+            "existingVolumes: {c: {path: /state, claimName: c}}",
+            String::new(),
+        ),
+        ("commands: {post: cp /state/deep/a.tgz /x}", String::new()),
+        ("name: app", overlay("app")),
+    ] {
+        assert_eq!(notices(container, &more), [""; 0], "{container}");
+    }
+    assert_eq!(notices("name: app", &overlay("other, image: i")).len(), 1);
 }
 
 #[test]
