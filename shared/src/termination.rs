@@ -9,6 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Category;
+use crate::printable::printable;
 use crate::timeline::PodTimeline;
 
 /// Version of the line; lines of other versions are not read.
@@ -132,10 +133,21 @@ impl Termination {
             .filter(|code| *code != 0 && self.snippet.as_deref() == Some(POST))
     }
 
-    /// Parses a termination message. None: its first line is not one of the agent's, of this version.
+    /// Parses a termination message, without terminal codes in its texts: the job can write the message. None: its first
+    /// line is not one of the agent's, of this version.
     pub fn decode(message: &str) -> Option<Termination> {
         let found: Termination = serde_json::from_str(message.trim().lines().next()?).ok()?;
-        (found.version == VERSION).then_some(found)
+        if found.version != VERSION {
+            return None;
+        }
+        let printable = |text: String| printable(&text).into_owned();
+        Some(Termination {
+            snippet: found.snippet.map(printable),
+            snippet_error: printable(found.snippet_error),
+            archive_not_saved: found.archive_not_saved.map(printable),
+            message: printable(found.message),
+            ..found
+        })
     }
 }
 
@@ -250,6 +262,21 @@ mod tests {
             assert_eq!(Termination::decode(cut).as_ref(), Some(&termination), "{cut}");
             assert_eq!(PodTimeline::decode(cut), None, "{cut}");
         }
+    }
+
+    #[test]
+    fn decoded_texts_have_no_terminal_codes() {
+        let text = "\x1b[2Jgone\r";
+        let termination = Termination {
+            snippet: Some(text.into()),
+            snippet_error: text.into(),
+            archive_not_saved: Some(text.into()),
+            message: text.into(),
+            ..Termination::new(Ender::Snippet, 7)
+        };
+        let decoded = Termination::decode(&termination.encode()).unwrap();
+        assert!(!format!("{decoded:?}").contains(r"\u{1b}"), "{decoded:?}");
+        assert_eq!(decoded.snippet_error, "\u{fffd}[2Jgone\u{fffd}");
     }
 
     #[test]

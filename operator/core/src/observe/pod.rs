@@ -11,6 +11,7 @@ use flux_shared::crd::v1alpha2::ConditionStatus;
 use flux_shared::exit::UNSEEN;
 use flux_shared::names;
 use flux_shared::paths::AGENT_FILE;
+use flux_shared::printable::printable;
 use flux_shared::queueing::ELASTIC_JOB;
 use flux_shared::termination::{Ender, Termination};
 
@@ -18,7 +19,7 @@ use super::controller_uid;
 use crate::labels;
 use crate::labels::AGENT;
 use crate::observe::image;
-use crate::observe::partial::Partial;
+use crate::observe::partial::{Partial, cut};
 use crate::vocabulary::Reason;
 
 /// A pod's status, and the part of its spec in [`PodSpecPart`]. (The spec has most of a pod's bytes.)
@@ -142,6 +143,8 @@ fn restarts(container: &ContainerStatus) -> u32 {
 /// The scheduler of pods that name none.
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
+/// Longest name of a node or scheduler that is kept, in bytes: the longest name of an object.
+const NAME_MAX: usize = 253;
 /// Longest message that is kept, in characters.
 const MESSAGE_MAX: usize = 512;
 
@@ -352,9 +355,16 @@ impl PodSeen {
     /// Adds what the pod's spec says about its node, or about its scheduler and its queue's gate while it has no node.
     pub fn with_spec(self, spec: &PodSpecPart) -> PodSeen {
         let is_unnoticed = self.is_unnoticed && spec.node_name.is_none();
-        let scheduler = spec.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
+        // A user can write both names, of any length.
+        let scheduler = cut(
+            spec.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER),
+            NAME_MAX,
+        );
         PodSeen {
-            node: spec.node_name.clone(),
+            node: spec
+                .node_name
+                .as_deref()
+                .map(|name| cut(name, NAME_MAX).to_owned()),
             is_held_by_queue: spec.scheduling_gates.iter().any(|gate| gate.name == ELASTIC_JOB),
             is_unnoticed,
             scheduler: is_unnoticed.then(|| scheduler.into()),
@@ -815,8 +825,8 @@ fn is_stuck(waiting: &ContainerStateWaiting) -> bool {
     !matches!(reason, "" | "PodInitializing" | "ContainerCreating")
 }
 
-/// The first line of a text, up to `MESSAGE_MAX` characters.
+/// The first line of a text without terminal codes, up to `MESSAGE_MAX` characters.
 pub(crate) fn first_line(text: Option<&str>) -> String {
     let line = text.unwrap_or_default().trim().lines().next().unwrap_or_default();
-    line.chars().take(MESSAGE_MAX).collect()
+    printable(line).chars().take(MESSAGE_MAX).collect()
 }

@@ -338,3 +338,24 @@ fn services_pod_keeps_its_queue_and_whether_it_is_gated() {
         assert_eq!(pod(is_gated), (is_gated, Some("default".into())));
     }
 }
+
+/// Otherwise one namespace's pods could fill the operator's memory.
+#[test]
+fn pod_seen_keeps_no_long_names_that_a_user_wrote() {
+    let long = "x".repeat(100_000);
+    let pod = serde_json::json!({
+        "metadata": { "name": "p" }, "spec": { "schedulerName": long, "nodeName": null },
+        "status": { "phase": "Pending" },
+    });
+    let size_of = |pod: &serde_json::Value| {
+        format!(
+            "{:?}",
+            PodSeen::of_object(&serde_json::from_value(pod.clone()).unwrap())
+        )
+        .len()
+    };
+    assert!(size_of(&pod) < 4096);
+    let bound =
+        serde_json::json!({ "metadata": { "name": "p" }, "spec": { "nodeName": long }, "status": {} });
+    assert!(size_of(&bound) < 4096);
+}

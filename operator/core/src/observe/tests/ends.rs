@@ -227,3 +227,19 @@ fn deletion_is_requested_a_grace_period_before_its_timestamp() {
     assert_eq!(requested.to_string(), "2026-01-01T00:00:10Z");
     assert_eq!(PodSeen::of(&ObjectMeta::default(), None).deletion_requested, None);
 }
+
+#[test]
+fn texts_that_a_job_wrote_have_no_terminal_codes() {
+    let by_agent = serde_json::json!({
+        "version": 1, "by": "snippet", "code": 3, "snippetError": "\u{1b}[2Jgone", "message": "\u{1b}[2Jgone",
+    });
+    for (message, has_termination) in [(by_agent.to_string(), true), ("\u{1b}[2Jgone".to_owned(), false)] {
+        let exit = ended(3, "Error", &message).exit.unwrap();
+        assert_eq!(exit.message, "\u{fffd}[2Jgone");
+        let snippet_error = exit.termination.map(|termination| termination.snippet_error);
+        assert_eq!(
+            snippet_error,
+            has_termination.then(|| "\u{fffd}[2Jgone".to_owned())
+        );
+    }
+}
