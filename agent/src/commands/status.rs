@@ -1,6 +1,7 @@
 //! `status`: what an instance waits for, judged from the observations. Pure.
 
 use flux_agent_plan::plan::Instance;
+use flux_shared::printable::printable;
 use serde_json::{Value, json};
 
 use crate::flux_rpc::message::AskError;
@@ -189,7 +190,7 @@ pub struct StatusReport<'a> {
     lines: Vec<(&'static str, String)>,
 }
 
-/// Judges the observations.
+/// Judges the observations. The lines have no terminal codes: a user chooses the reason of a drain, for example.
 pub fn report<'a>(observed: &'a Observations<'a>) -> StatusReport<'a> {
     let mut lines = vec![("broker", broker(observed))];
     lines.extend(
@@ -246,6 +247,9 @@ pub fn report<'a>(observed: &'a Observations<'a>) -> StatusReport<'a> {
             .flatten()
             .filter_map(|found| Some(("job", job(found)?))),
     );
+    for (_, line) in &mut lines {
+        *line = printable(line).into_owned();
+    }
     StatusReport { observed, lines }
 }
 

@@ -235,6 +235,23 @@ fn follower_status_explains_its_parents_connection() {
 }
 
 #[test]
+fn status_has_no_terminal_codes_from_users() {
+    let lead = instance(0);
+    let mut observed = Observations::new(&lead, state("run", 5));
+    observed.drained = json!({"1": {"reason": "bad\u{1b}]0;title\u{7}\tmemory"}});
+    observed.recent =
+        json!([{"id": 0, "state": 64, "exception_type": "exec\u{9b}2J", "exception_note": "no\r"}]);
+    let report = report(&observed);
+    let json: Value = serde_json::from_str(&report.json()).unwrap();
+    let lines = json["lines"].as_array().unwrap();
+    let lines: Vec<&str> = lines.iter().map(|line| line[1].as_str().unwrap()).collect();
+    for text in [report.text(), lines.join("")] {
+        assert!(!text.contains(['\u{1b}', '\u{7}', '\u{9b}', '\r']), "{text:?}");
+    }
+    assert!(report.text().contains("bad\u{fffd}]0;title\u{fffd}\tmemory"));
+}
+
+#[test]
 fn status_explains_drained_nodes_and_unstarted_jobs() {
     let lead = instance(0);
     let mut observed = Observations::new(&lead, state("run", 5));
