@@ -465,6 +465,25 @@ fn stop_deletes_minicluster_that_waits_for_quorum() {
 }
 
 #[test]
+fn stop_spares_restarted_minicluster_that_waits_for_quorum() {
+    test("stop-again", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
+        let restarted = json!({ "status": { "containerStatuses": [{
+            "name": lead.spec.as_ref().unwrap().containers[0].name, "image": "i", "imageID": "i", "ready": true,
+            "restartCount": 1, "state": { "running": {} } }] } });
+        fixture.patch_pod_status(&lead, restarted).await;
+        let quorum = refusing(r#"{"status":1,"state":"quorum","snippet":null}"#);
+        let output = stopped_by_owner(&fixture, quorum).await;
+        assert!(
+            output.code == 1 && output.err.contains("it was started before"),
+            "{output:?}"
+        );
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn stop_shuts_the_instance_down_and_reports_it() {
     test("stop", async |fixture| {
         let operator = up(&fixture, 2).await;
