@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, LONGEST_PAUSE};
 use super::reporter::Reporter;
 use super::resolve::{NameError, Resolver};
 
@@ -57,6 +57,10 @@ impl Missing {
     /// last attempt.
     fn longest_pause(&self, waited: Duration, queries: u32) -> Duration {
         if waited >= EARLY {
+            // The addresses are used again. In a chain of brokers, each broker adds this pause.
+            if matches!(self, Missing::Port(_)) && queries == 0 {
+                return LONGEST_PAUSE;
+            }
             return (LONGEST_LATE_PAUSE_PER_QUERY * queries.max(1)).min(LONGEST_PAUSE_OF_ALL);
         }
         match self {
@@ -278,7 +282,7 @@ mod tests {
                 "{missing:?}"
             );
             // A random pause takes from half to all of this, three quarters on average.
-            for (queries, seconds) in [(0, 5), (1, 5), (2, 10), (4, 20)] {
+            for (queries, seconds) in [(1, 5), (2, 10), (4, 20)] {
                 let mean = missing.longest_pause(late, queries) * 3 / 4;
                 assert!(
                     mean >= Duration::from_secs(seconds),
@@ -287,6 +291,8 @@ mod tests {
             }
             assert_eq!(missing.longest_pause(late, 100), LONGEST_PAUSE_OF_ALL);
         }
+        assert!(no_name.longest_pause(late, 0) * 3 / 4 >= Duration::from_secs(5));
+        assert!(no_port.longest_pause(late, 0) <= Duration::from_secs(1));
     }
 
     #[test]
