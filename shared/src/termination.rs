@@ -133,8 +133,8 @@ impl Termination {
             .filter(|code| *code != 0 && self.snippet.as_deref() == Some(POST))
     }
 
-    /// Parses a termination message, without terminal codes in its texts: the job can write the message. None: its first
-    /// line is not one of the agent's, of this version.
+    /// Parses a termination message, without terminal codes in its texts: the job can write the message. None: its
+    /// first line is not one of the agent's, of this version.
     pub fn decode(message: &str) -> Option<Termination> {
         let found: Termination = serde_json::from_str(message.trim().lines().next()?).ok()?;
         if found.version != VERSION {

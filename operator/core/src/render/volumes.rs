@@ -121,7 +121,8 @@ impl UserVolumes {
     }
 
     /// The volumes of a pod with this security context and overlay. With an fsGroup, the kubelet changes the group and
-    /// modes of all files of a claim, unless the whole claim is read-only. So a claim that nothing in the pod may write is read-only.
+    /// modes of all files of a claim, unless the whole claim is read-only. So a claim that nothing in the pod may write
+    /// is read-only.
     pub(super) fn volumes(
         &self,
         context: Option<&PodSecurityContext>,
