@@ -5,11 +5,12 @@
 //! whose bytes differ. (The archive, which outlives the pod, is synced.)
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -167,16 +168,27 @@ impl Files {
     }
 
     /// Creates the empty file `path` for `owner`, and the missing folders above it: with the owner's rights or, if
-    /// these do not suffice, the agent's.
-    pub fn create_file(&self, path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
-        let create = |owner| {
+    /// these do not suffice, the agent's. It is to replace the file `model`, and gets its mode and, if that file is the
+    /// owner's, its group. `mode`: the mode if there is no such file. The owner can read and write it in any case.
+    pub fn create_file_like(&self, model: &Path, path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
+        let create = || {
+            let model = fs::metadata(model).ok().filter(Metadata::is_file);
+            let mode = Mode(model.as_ref().map_or(mode.0, |model| model.mode() & 0o777) | 0o600);
+            let group = model
+                .filter(|model| model.uid() == owner.uid)
+                .map(|model| model.gid());
             let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
-            write_new(&folder, path.file_name().unwrap_or_default(), mode, owner, &[])
+            let write = |gid| {
+                let owner = Owner { gid, ..owner };
+                write_new(&folder, path.file_name().unwrap_or_default(), mode, owner, &[])
+            };
+            // Only members of a group may give it a file.
+            write(group.unwrap_or(owner.gid)).or_else(|_| write(owner.gid))
         };
-        if self.as_owner(owner, || create(owner))? {
+        if self.as_owner(owner, create)? {
             Ok(())
         } else {
-            create(owner)
+            create()
         }
     }
 
@@ -391,7 +403,6 @@ fn write_new(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     fn us() -> Owner {
         Owner {

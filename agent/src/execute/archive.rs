@@ -69,10 +69,15 @@ impl Executor<'_> {
         if self.as_archive_owner(remove).is_ok() {
             tracing::info!(stage = "archive", "removed unfinished dumps of earlier starts");
         }
-        match self.files.create_file(&path, plan::Mode(0o644), owner) {
+        // A snippet's umask may keep the jobs' environment from other users.
+        let mode = plan::Mode(0o644 & !self.session.umask);
+        match self
+            .files
+            .create_file_like(&self.files.at(archive), &path, mode, owner)
+        {
             // The user may want only to restore the state from a read-only volume, so this is no failure.
-            Err(_) if is_read_only(&path) => {
-                let why = "its volume is mounted read-only";
+            Err(error) if is_for_read_only_volume(&error, &path) => {
+                let why = "its volume is read-only";
                 tracing::info!(stage = "archive", "the archive will not be saved: {why}");
                 self.ending.archive_not_saved = Some(why.into());
                 self.is_archive_read_only = true;
@@ -304,8 +309,13 @@ fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
         .count()
 }
 
+/// Whether `path` could not be created because its volume is read-only, here or on its server.
+fn is_for_read_only_volume(error: &io::Error, path: &Path) -> bool {
+    error.raw_os_error() == Some(libc::EROFS) || is_mounted_read_only(path)
+}
+
 /// Whether the file system of the nearest existing folder above `path` is mounted read-only.
-fn is_read_only(path: &Path) -> bool {
+fn is_mounted_read_only(path: &Path) -> bool {
     let folder = path.ancestors().skip(1).find(|folder| folder.is_dir());
     folder
         .and_then(|folder| nix::sys::statvfs::statvfs(folder).ok())
@@ -371,6 +381,17 @@ mod tests {
             assert!(reason(&error).contains("fsync failed"), "{error}");
         }
         assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn volume_that_is_read_only_on_its_server_is_recognized() {
+        let root = tempfile::tempdir().unwrap();
+        let is_read_only = |number| {
+            is_for_read_only_volume(&io::Error::from_raw_os_error(number), &root.path().join("a.tgz"))
+        };
+        // The mount itself is writable.
+        assert!(is_read_only(libc::EROFS));
+        assert!(!is_read_only(libc::EACCES) && !is_read_only(libc::ENOSPC));
     }
 
     #[test]

@@ -170,6 +170,33 @@ fn archive_is_saved_and_restored_after_a_new_plan() {
     }
 }
 
+/// The archive holds the jobs' environment.
+#[test]
+fn archive_keeps_mode_and_group_and_obeys_a_snippets_umask() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let mode_and_group = |image: &Image| {
+        let data = fs::metadata(image.at(ARCHIVE)).unwrap();
+        (data.mode() & 0o7777, data.gid())
+    };
+    for (snippet, mode) in [("", 0o644), ("[runner.snippets]\npre = 'umask 077'\n", 0o600)] {
+        let image = counting_image(snippet);
+        run_and_assert_starts(&image, 1, snippet);
+        assert_eq!(mode_and_group(&image), (mode, 0), "{snippet}");
+    }
+    // User 1000 is no member of the group 4321, and cannot give it the file.
+    for (flux, uid, kept_group) in [("", 0, 4321), (OWN_FLUX, 1000, 1000)] {
+        let image = counting_image(flux);
+        image.mode("/state", 0o777);
+        run_and_assert_starts(&image, 1, flux);
+        for (count, mode) in [(2, 0o640), (3, 0o600), (4, 0o664)] {
+            image.mode(ARCHIVE, mode);
+            chown(image.at(ARCHIVE), Some(uid), Some(4321)).unwrap();
+            run_and_assert_starts(&image, count, flux);
+            assert_eq!(mode_and_group(&image), (mode, kept_group), "{flux}");
+        }
+    }
+}
+
 /// The volume of the archive is as short-lived as the pod. Snippets copy the archive from elsewhere and to there.
 #[test]
 fn archive_that_a_snippet_fetches_is_restored() {
@@ -519,11 +546,11 @@ fn unwritable_archive_volume_is_reported_before_the_job() {
     assert!(
         ended
             .stderr
-            .contains("the archive will not be saved: its volume is mounted read-only"),
+            .contains("the archive will not be saved: its volume is read-only"),
         "{}",
         ended.stderr
     );
-    assert_eq!(not_saved(&image).unwrap(), "its volume is mounted read-only");
+    assert_eq!(not_saved(&image).unwrap(), "its volume is read-only");
     assert_kept(&image, &old, "a read-only volume");
 }
 
