@@ -1,11 +1,13 @@
-//! Notices about valid fields that have no effect.
+//! Notices about valid fields that have no effect, and about an archive that is lost.
+
+use std::path::Path;
 
 use serde_json::Value;
 
 use super::containers::has_option_flags;
 use super::fields::is_given;
 use super::report::Report;
-use super::{ValidMiniCluster, assigned_variables, flux};
+use super::{ValidMiniCluster, VolumeSource, assigned_variables, flux};
 use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
@@ -25,6 +27,19 @@ pub(super) fn report_unused(
             "has no effect: the lead broker is in another cluster",
         );
     }
+    let flux = &cluster.flux;
+    if lead_is_elsewhere
+        && flux.curve_cert.is_none()
+        && flux.curve_cert_secret.is_none()
+        // It names the file of the certificate itself.
+        && flux.broker_config.is_none()
+    {
+        report.notice(
+            "spec.flux.curveCertSecret",
+            "is missing: a random certificate is made for this MiniCluster, which the lead broker in another cluster does not accept",
+        );
+    }
+    lost_archive(cluster, report);
     if is_idle
         && program.is_from_user()
         && let Some((field, container)) = flux::runner(spec)
@@ -78,6 +93,38 @@ pub(super) fn report_unused(
             );
         }
     }
+}
+
+/// Adds a notice about an archive in a folder that does not outlive the pod. A `post` snippet may copy it elsewhere.
+fn lost_archive(cluster: &ValidMiniCluster, report: &mut Report) {
+    let (runner, lead_is_elsewhere) = (&cluster.runner, cluster.flux.lead.is_some());
+    let Some(path) = &cluster.archive else { return };
+    if lead_is_elsewhere || runner.snippets.post.is_some() {
+        return;
+    }
+    let mounts = runner.container.mounts.iter();
+    let mounts = mounts.map(|mount| (mount.path.as_str(), is_empty_dir(&mount.source)));
+    let overlays = cluster.pod_template.iter();
+    // What the overlay mounts is not known here, and may outlive the pod.
+    let of_overlay = overlays
+        .flat_map(|overlay| overlay.mount_paths(&runner.container.name))
+        .map(|path| (path, false));
+    let nearest = mounts
+        .chain(of_overlay)
+        .filter(|(point, _)| Path::new(path).starts_with(point))
+        .max_by_key(|(point, _)| Path::new(point).components().count());
+    if nearest.is_none_or(|(_, is_empty_dir)| is_empty_dir) {
+        report.notice(
+            "spec.archive.path",
+            format!(
+                "{path} is on no volume that outlives the pods, so the state is lost with the lead: mount a claim above it"
+            ),
+        );
+    }
+}
+
+fn is_empty_dir(source: &VolumeSource) -> bool {
+    matches!(source, VolumeSource::EmptyDir { .. })
 }
 
 /// Whether `block` is an object with a field.
