@@ -299,11 +299,17 @@ fn archive(spec: &MiniClusterSpec, report: &mut Report) -> Option<String> {
         .as_ref()
         .map(|archive| archive.path.clone())
         .filter(|path| !path.is_empty());
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+:@%,=-".contains(&byte);
     if let Some(path) = &archive {
         if !path.starts_with('/') || path.ends_with('/') {
             report.problem(
                 "spec.archive.path",
                 "must be the absolute path of a file, such as /state/archive.tgz",
+            );
+        } else if !path.bytes().all(is_plain) {
+            report.problem(
+                "spec.archive.path",
+                "must have only letters, digits, / and . _ + : @ % , = -: Flux passes it to a shell without quotes",
             );
         } else if names::archive_suffix(path).is_none() {
             let suffixes = names::ARCHIVE_SUFFIXES.join(", ");
