@@ -87,11 +87,12 @@ case $flux_agent_status in
 esac
 case $flux_agent_word in
     go | silent)
+        flux_agent_end=''
         case $flux_agent_word in
             go) . "$flux_agent_snippet" ;;
             *) . "$flux_agent_snippet" >/dev/null 2>"$flux_agent_errors" ;;
         esac
-        "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}" "${brokerOptions-}" "${BASH_VERSION-}" ||
+        "$flux_agent_self" snippet-state "$flux_agent_reply" "${flux_agent_end:-$?}" "${asFlux-}" "${brokerOptions-}" "${BASH_VERSION-}" ||
             command printf 'lost=%s\n' "$?" >"$flux_agent_reply"
         . "$flux_agent_step"
         ;;
@@ -104,6 +105,10 @@ esac
 /// The line is a keyword, since the user may have redefined any builtin. The empty line ends a last line with a
 /// backslash. A here-document without its end contains both lines, which does little harm; bash warns of it.
 const SUCCEED: &str = "\n\ncase x in x) ;; esac\n";
+
+/// As [`SUCCEED`], for a snippet that is not strict, but may have called `set -e` itself. The status of its last command
+/// is kept for the report. An assignment succeeds.
+const KEEP_STATUS: &str = "\n\nflux_agent_end=$?\n";
 
 /// The driver's first reply.
 const READY: &[u8] = b"ready\n";
@@ -378,10 +383,11 @@ impl Shell {
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
-        let source = if snippet.strict && snippet.phase != SnippetPhase::Program {
-            &format!("{}{SUCCEED}", snippet.source)
-        } else {
+        let source = if snippet.phase == SnippetPhase::Program {
             &snippet.source
+        } else {
+            let end = if snippet.strict { SUCCEED } else { KEEP_STATUS };
+            &format!("{}{end}", snippet.source)
         };
         fill(&mut self.files.snippet, source.as_bytes()).map_err(failed)?;
         self.forget_errors();

@@ -266,25 +266,27 @@ fn return_exec_and_exit_in_a_snippet_act_as_in_a_script() {
     }
 }
 
-/// `set -e` exempts these commands, here as in a script.
+/// Snippets whose last command `set -e` exempts, here as in a script.
+const EXEMPT_ENDS: &[&str] = &[
+    "x=1; [ $x = 2 ] && echo no",
+    "if :; then [ 1 = 2 ] && echo no; fi",
+    "! :",
+    "[ 1 = 2 ] && echo no # a comment",
+    "[ 1 = 2 ] && echo no \\",
+    "cat >/dev/null <<END; [ 1 = 2 ] && echo no\ntext\nEND",
+    "cat >/dev/null <<-\\END; [ 1 = 2 ] && echo no\n1 << number\n\tEND",
+    "number=1; : $((1<<number)); [ 1 = 2 ] && echo no",
+    "# cat <<END\n[ 1 = 2 ] && echo no",
+    "echo 'print(1 << 4)' >/dev/null\n[ 1 = 2 ] && echo no",
+    "cat >/dev/null <<'END-OF-CONF'\ntext\nEND-OF-CONF\n[ 1 = 2 ] && echo no",
+    "cat >/dev/null <<A - <<B\na\nA\nb\nB\n[ 1 = 2 ] && echo no",
+    "echo 'cat << \"hi\"' >/dev/null\n[ 1 = 2 ] && echo no",
+];
+
 #[test]
 fn strict_snippet_succeeds_when_errexit_exempts_last_command() {
     for programs in [BASH, DASH] {
-        for line in [
-            "x=1; [ $x = 2 ] && echo no",
-            "if :; then [ 1 = 2 ] && echo no; fi",
-            "! :",
-            "[ 1 = 2 ] && echo no # a comment",
-            "[ 1 = 2 ] && echo no \\",
-            "cat >/dev/null <<END; [ 1 = 2 ] && echo no\ntext\nEND",
-            "cat >/dev/null <<-\\END; [ 1 = 2 ] && echo no\n1 << number\n\tEND",
-            "number=1; : $((1<<number)); [ 1 = 2 ] && echo no",
-            "# cat <<END\n[ 1 = 2 ] && echo no",
-            "echo 'print(1 << 4)' >/dev/null\n[ 1 = 2 ] && echo no",
-            "cat >/dev/null <<'END-OF-CONF'\ntext\nEND-OF-CONF\n[ 1 = 2 ] && echo no",
-            "cat >/dev/null <<A - <<B\na\nA\nb\nB\n[ 1 = 2 ] && echo no",
-            "echo 'cat << \"hi\"' >/dev/null\n[ 1 = 2 ] && echo no",
-        ] {
+        for line in EXEMPT_ENDS {
             let top = "[logging]\nstrict = true";
             let snippets = format!("pre = '''{line}'''\npost = '''{line}'''");
             let ended = Solo::new(top, &snippets, "echo job done").with(programs).run(&[]);
@@ -294,6 +296,46 @@ fn strict_snippet_succeeds_when_errexit_exempts_last_command() {
                 "{line}: {}",
                 ended.stderr
             );
+        }
+    }
+}
+
+#[test]
+fn set_e_of_a_lenient_snippet_exempts_its_last_command() {
+    for programs in [BASH, DASH] {
+        for line in EXEMPT_ENDS {
+            let top = "[logging]\nstrict = false";
+            let snippets = format!("pre = '''set -e\n{line}'''\npost = '''{line}'''");
+            let ended = Solo::new(top, &snippets, "echo job done").with(programs).run(&[]);
+            assert_eq!(
+                (ended.code, ended.stdout.as_str()),
+                (0, "job done\n"),
+                "{line}: {}",
+                ended.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn last_failure_of_a_lenient_snippet_is_reported() {
+    for programs in [BASH, DASH] {
+        for (line, code, stdout) in [
+            ("false", 0, "job done\n"),
+            ("return 1", 0, "job done\n"),
+            ("set -e; false", 1, ""),
+        ] {
+            let top = "[logging]\nstrict = false";
+            let ended = Solo::new(top, &format!("pre = '{line}'"), "echo job done")
+                .with(programs)
+                .run(&[]);
+            let got = (ended.code, ended.stdout.as_str());
+            assert_eq!(got, (code, stdout), "{line}: {}", ended.stderr);
+            let reported = ended
+                .stderr
+                .lines()
+                .any(|line| line.contains("pre") && line.contains("exit code 1"));
+            assert!(reported, "{line}: {}", ended.stderr);
         }
     }
 }
