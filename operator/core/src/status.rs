@@ -363,8 +363,9 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     };
     let had_begun = has_begun(&known);
     let was_suspended = is_true(&known, ConditionType::Suspended);
-    let is_stopped = job.is_suspended && !job.is_finished() && !was_suspended;
-    if had_begun && (is_stopped || was_resumed_unseen(inputs)) {
+    let is_suspended = job.is_suspended && !job.is_finished();
+    let has_new_start = (is_suspended && !was_suspended) || was_resumed_unseen(inputs);
+    if had_begun && has_new_start {
         let (reason, message) = match job.queue {
             Some(_) => (
                 Reason::Requeued,
@@ -377,8 +378,16 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         };
         known = restart::with_restart(&known, None, reason.name(), message, inputs.now);
     }
+    // A Job that is resumed creates a new pod of the lead.
+    if has_new_start {
+        known.container_restarts = 0;
+    }
     if job.is_finished() {
         return restart::without_pending_restart(&known, job);
+    }
+    // The lead's pod that still ends shows the restarts before the suspension.
+    if is_suspended {
+        return known;
     }
     // The agent runs nothing at a restart beyond the allowed number, or after a shutdown of the instance. Such restarts
     // are not counted.
@@ -388,7 +397,8 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         }
         CheckedSpec::Invalid(_) => u32::MAX,
     };
-    // `container_restarts` counts for the whole Job. If a new lead pod has fewer restarts, nothing is added.
+    // `container_restarts` counts since the Job was created or suspended. If a new lead pod has fewer restarts, nothing
+    // is added.
     let counted_lead = summary.lead.filter(|lead| !lead.is_shut_down);
     let by_kubelet = counted_lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
     let new_restarts = by_kubelet.saturating_sub(known.container_restarts).max(0);

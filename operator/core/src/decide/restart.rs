@@ -182,22 +182,39 @@ fn lost_followers<'a>(observation: &Observation<'a>) -> impl Iterator<Item = &'a
     lost_pods.rev().filter(|lost| lost.index > 0)
 }
 
+/// Whether the pod was lost less than `FOLLOWER_LOSS_WINDOW` ago.
+fn is_recent(observation: &Observation, lost: &LostPod) -> bool {
+    let lost_at = lost.time.parse::<Timestamp>().ok();
+    lost_at.is_some_and(|lost_at| {
+        (0..=FOLLOWER_LOSS_WINDOW).contains(&(observation.now.as_second() - lost_at.as_second()))
+    })
+}
+
+/// Whether another pod has replaced the lost one, and is ready.
+fn is_back(observation: &Observation, lost: &LostPod) -> bool {
+    observation
+        .pods
+        .iter()
+        .any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.is_ready)
+}
+
 /// The follower whose loss may be why the job failed, although Flux has reported no loss: it was lost recently, and its
 /// new pod is not ready yet.
 fn recently_lost_follower<'a>(observation: &Observation<'a>) -> Option<&'a LostPod> {
-    let is_recent = |lost: &&LostPod| {
-        let lost_at = lost.time.parse::<Timestamp>().ok();
-        lost_at.is_some_and(|lost_at| {
-            (0..=FOLLOWER_LOSS_WINDOW).contains(&(observation.now.as_second() - lost_at.as_second()))
-        })
-    };
-    let is_back = |lost: &LostPod| {
-        observation
-            .pods
-            .iter()
-            .any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.is_ready)
-    };
-    lost_followers(observation).find(|lost| is_recent(lost) && !is_back(lost))
+    lost_followers(observation).find(|lost| is_recent(observation, lost) && !is_back(observation, lost))
+}
+
+/// The follower that Flux has reported as lost: the latest that was lost recently, or else one that is still missing.
+/// None: no record is about it, or a pod on a silent node is the likelier one.
+fn follower_lost_by_flux<'a>(observation: &Observation<'a>) -> Option<&'a LostPod> {
+    let recent = lost_followers(observation).find(|lost| is_recent(observation, lost));
+    let mut followers = observation.pods.iter().filter(|pod| pod.index > 0);
+    if recent.is_some() || followers.any(|pod| pod.is_on_silent_node) {
+        return recent;
+    }
+    let job = observation.job.or(observation.last_job);
+    let size = job.map_or(0, |job| i64::from(job.completions));
+    lost_followers(observation).find(|lost| i64::from(lost.index) < size && !is_back(observation, lost))
 }
 
 /// The loss of a follower that failed the lead's job.
@@ -224,7 +241,7 @@ pub fn loss_that_ended_the_lead<'a>(
     match end {
         // Flux itself has reported to the lead's agent that it lost a follower.
         PodEnd::NodeFailure => Some(FollowerLoss {
-            pod: lost_followers(observation).next(),
+            pod: follower_lost_by_flux(observation),
         }),
         // An end by the agent, by a snippet or by a shutdown of the instance is not the loss of a follower.
         PodEnd::FailedByItself
@@ -809,16 +826,23 @@ fn is_retried(code: i32) -> bool {
     RETRIED.iter().any(|retried| i32::from(*retried) == code)
 }
 
-/// The follower that a failing Job has lost: as the status records it, or as its pod still shows.
+/// The follower that a failing Job has lost: as the status records it, or as its pod still shows. The one that the Job
+/// names comes first.
 pub fn follower_lost_by_failing_job(observation: &Observation) -> Option<LostPod> {
-    let mut removed = observation
+    let removed = observation
         .pods
         .iter()
-        .filter(|pod| pod.index > 0 && end_of(pod) == Some(PodEnd::Removed));
-    lost_followers(observation)
-        .next()
+        .filter(|pod| pod.index > 0 && end_of(pod) == Some(PodEnd::Removed))
+        .map(|pod| loss(pod));
+    let lost: Vec<LostPod> = lost_followers(observation).cloned().chain(removed).collect();
+    let failing = observation
+        .job
+        .and_then(|job| job.failing.as_ref().or(job.failed.as_ref()));
+    let failed_index = failing.and_then(TrueCondition::index_of_pod).map(i64::from);
+    lost.iter()
+        .find(|lost| failed_index == Some(i64::from(lost.index)))
+        .or(lost.first())
         .cloned()
-        .or_else(|| removed.next().map(|pod| loss(pod)))
 }
 
 /// The decision for a suspended Job, or for a Job that was resumed while pods that the suspension had stopped still

@@ -822,6 +822,60 @@ fn failed_post_of_an_earlier_start_is_forgotten() {
     assert_eq!(condition(&observation.status(), "PostSucceeded"), None);
 }
 
+/// A Job that is resumed creates a new pod of the lead, whose container has not been restarted yet.
+#[test]
+fn kubelet_restarts_are_counted_from_0_after_a_suspension() {
+    let again = |restarts: u32, pod: PodSeen| PodSeen { restarts, ..pod };
+    let suspended = JobSeen {
+        is_suspended: true,
+        ..job(1)
+    };
+    let resumed = JobSeen {
+        start_time: Some(at("2026-01-01T00:06:00Z")),
+        ..job(1)
+    };
+    let stopped = PodSeen {
+        is_deleting: true,
+        deletion_requested: Some(at("2026-01-01T00:05:00Z")),
+        ..again(2, ready(0))
+    };
+    // `is_seen`: an operator ran while the Job was suspended. `has_begun`: it has seen the lead run before.
+    for (is_seen, has_begun) in [(true, true), (false, true), (true, false)] {
+        let mut observation = observation(&format!("size: 1\n{WITH_POST}"));
+        (observation.job, observation.pods) = (Some(job(1)), vec![again(2, pod(0))]);
+        if has_begun {
+            observation.pods = vec![again(2, ready(0))];
+        }
+        observation.previous = observation.status();
+        assert_eq!(observation.previous.container_restarts, 2);
+        let before = 2 + i32::from(has_begun);
+        let see = |observation: &mut Observation, job: &JobSeen, pods: &[&PodSeen]| {
+            observation.job = Some(job.clone());
+            observation.pods = pods.iter().copied().cloned().collect();
+            observation.previous = observation.status();
+            let status = &observation.previous;
+            let post = condition(status, "PostSucceeded").map(|post| post.status);
+            (status.container_restarts, status.restart_count - before, post)
+        };
+        if is_seen {
+            for pods in [vec![&stopped], vec![&stopped], vec![]] {
+                let seen = see(&mut observation, &suspended, &pods);
+                assert_eq!(seen, (0, 0, None), "{has_begun}");
+            }
+        }
+        let seen = see(&mut observation, &resumed, &[&stopped]);
+        assert_eq!(seen, (0, 0, None), "{is_seen} {has_begun}");
+        let failed = with_post(ended(0, 0, 5), 3);
+        let seen = see(&mut observation, &resumed, &[&stopped, &failed]);
+        assert_eq!(seen, (0, 0, Some(ConditionStatus::False)), "{is_seen}");
+        let second = again(1, ready(0));
+        assert_eq!(see(&mut observation, &resumed, &[&second]), (1, 1, None));
+        let good = again(1, with_post(ended(0, 0, 5), 0));
+        let seen = see(&mut observation, &resumed, &[&good]);
+        assert_eq!(seen, (1, 1, Some(ConditionStatus::True)), "{is_seen}");
+    }
+}
+
 /// With `OnFailure`, the kubelet starts the lead's container again, and the operator fails the Job.
 #[test]
 fn shutdown_is_reported_alike_with_and_without_on_failure() {

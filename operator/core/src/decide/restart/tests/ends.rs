@@ -1118,6 +1118,82 @@ fn shutdown_after_the_loss_of_a_follower_is_no_loss() {
     assert!(!restarts(by_shutdown()));
 }
 
+/// `status.lostPods` keeps an entry until the next counted restart, also once another pod has replaced the lost one.
+#[test]
+fn node_failure_names_no_follower_replaced_long_ago() {
+    let (long_ago, just_now) = ("2025-12-31T18:00:00Z", "2025-12-31T23:59:00Z");
+    let ready = || PodSeen {
+        is_ready: true,
+        ..pod(1)
+    };
+    let silent = || PodSeen {
+        is_on_silent_node: true,
+        node: Some("worker-3".into()),
+        ..pod(2)
+    };
+    for (time, completions, followers, expected) in [
+        (long_ago, 3, vec![ready(), silent()], "worker-3"),
+        (long_ago, 3, vec![ready(), pod(2)], "rank 2"),
+        (just_now, 3, vec![ready(), pod(2)], "mc-1-earlier"),
+        // The lost pod has not been replaced yet.
+        (long_ago, 3, vec![pod(1), pod(2)], "mc-1-earlier"),
+        (long_ago, 3, vec![pod(1), silent()], "worker-3"),
+        // The MiniCluster has shrunk since.
+        (long_ago, 1, vec![], "rank 2"),
+    ] {
+        let exit = Exit {
+            message: "node failure on mc-2 (rank 2)".into(),
+            ..by_node_failure(Ender::Program, 1)
+        };
+        let job = JobSeen { completions, ..job() };
+        let pods = std::iter::once(ended(0, exit)).chain(followers).collect();
+        let mut seen = Seen {
+            max_restarts: 1,
+            ..Seen::of(job, pods)
+        };
+        seen.status.lost_pods = vec![LostPod {
+            name: "mc-1-earlier".into(),
+            index: 1,
+            time: time.into(),
+            ..LostPod::default()
+        }];
+        let Decision::Restart { message, .. } = seen.decision() else {
+            panic!("{:?}", seen.decision());
+        };
+        assert!(message.contains(expected), "{expected}: {message}");
+        assert_eq!(message.contains("mc-1-earlier"), expected == "mc-1-earlier");
+    }
+}
+
+#[test]
+fn lost_follower_is_the_one_that_the_failing_job_names() {
+    let lost = |index: i32| LostPod {
+        name: format!("mc-{index}-earlier"),
+        index,
+        ..LostPod::default()
+    };
+    for (recorded, expected) in [
+        (vec![lost(1)], "mc-2-abcde"),
+        (vec![lost(2), lost(1)], "mc-2-earlier"),
+    ] {
+        let removed = PodSeen {
+            index: 2,
+            name: "mc-2-abcde".into(),
+            ..killed_follower().remove(1)
+        };
+        let pods = vec![killed_follower().remove(0), removed];
+        let mut seen = Seen {
+            max_restarts: 1,
+            ..Seen::of(failing("mc-2-abcde"), pods)
+        };
+        seen.status.lost_pods = recorded;
+        let Decision::Restart { message, .. } = seen.decision() else {
+            panic!("{:?}", seen.decision());
+        };
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+}
+
 /// A kubelet may reject the lead's pod. The Job controller then creates another, which runs nothing.
 #[test]
 fn rejected_lead_is_named_when_no_restart_is_left() {
