@@ -362,13 +362,14 @@ async fn carry_out(
                 count = after.restart_count,
                 "restarting the MiniCluster"
             );
-            if *is_there {
-                context.writer.delete_job(&target.key, job_uid).await?;
-            }
+            // If the deletion fails, the next reconcile only repeats the deletion.
             context
                 .writer
                 .write_events(object, events::of_restart(&after).as_slice())
                 .await;
+            if *is_there {
+                context.writer.delete_job(&target.key, job_uid).await?;
+            }
             Ok(Done::Restarted)
         }
         Decision::Wait => {

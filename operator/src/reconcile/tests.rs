@@ -48,14 +48,25 @@ type Requests = Arc<Mutex<Vec<(String, Value)>>>;
 /// A context with an API server that has the Job `job` and the leads' pods. It refuses to delete pods, and accepts
 /// every other write.
 fn with_server(options: Options, job: Value, leads: Value) -> (Context, Requests) {
+    with_server_that_fails(options, job, leads, |_| false)
+}
+
+/// Like [`with_server`]. The API server answers the requests (method and path) for which `fails` is true with 500.
+fn with_server_that_fails(
+    options: Options,
+    job: Value,
+    leads: Value,
+    mut fails: impl FnMut(&str) -> bool + Send + 'static,
+) -> (Context, Requests) {
     let requests = Requests::default();
     let log = requests.clone();
     let client = testing::client(move |request, body| {
         let (method, path) = (request.method.as_str(), request.uri.path());
-        log.lock()
-            .unwrap()
-            .push((format!("{method} {path}"), body.clone()));
+        let name = format!("{method} {path}");
+        let has_failed = fails(&name);
+        log.lock().unwrap().push((name, body.clone()));
         Some(match (method, path.rsplit('/').next().unwrap()) {
+            _ if has_failed => (500, json!({ "kind": "Status", "status": "Failure", "code": 500 })),
             ("DELETE", "pods") => (
                 403,
                 json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden" }),
@@ -180,6 +191,36 @@ async fn running_job_is_failed_for_its_lead_if_the_spec_is_invalid() {
         }
         assert!(failed.is_none_or(|condition| condition["type"] == "FailureTarget"));
     }
+}
+
+#[tokio::test]
+async fn restart_has_one_event_if_its_job_is_not_deleted_at_once() {
+    let deletion = "DELETE /apis/batch/v1/namespaces/ns/jobs/mc";
+    // The lead's node was drained, and the Job has replaced its pod.
+    let lead = pod_object("mc-0-b", 0, 1, Value::Null);
+    let mut is_first = true;
+    let (context, requests) =
+        with_server_that_fails(Options::default(), job_object(), json!([lead]), move |request| {
+            request == deletion && std::mem::take(&mut is_first)
+        });
+    let job: JobObject = serde_json::from_value(job_object()).unwrap();
+    context.index.update_job(&job.metadata, JobSeen::of(&job));
+    let pod: PodStatusObject = serde_json::from_value(lead).unwrap();
+    context.index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
+    let spec = json!({ "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }] });
+    let object = cluster_with_status(spec, json!({ "size": 2, "maximumSize": 2, "jobUid": "mc" }));
+    let context = Arc::new(context);
+    let first = reconcile(object.clone(), context.clone()).await;
+    assert!(first.is_err(), "the failure is reported");
+    reconcile(object, context).await.unwrap();
+    let requests = requests.lock().unwrap();
+    let deletions = requests.iter().filter(|(request, _)| request == deletion).count();
+    let reason = Reason::StartedAnew.name();
+    let events = requests
+        .iter()
+        .filter(|(_, body)| body["reason"] == reason)
+        .count();
+    assert_eq!((deletions, events), (2, 1), "{requests:#?}");
 }
 
 /// `ttlSecondsAfterFinished` is counted from these times by the API server's clock. If they were this process's, a
