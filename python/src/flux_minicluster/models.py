@@ -1041,8 +1041,8 @@ class MiniClusterStatus(BaseModel):
     """Conditions, one of each type."""
     container_restarts: Annotated[int | None, Field(alias="containerRestarts")] = None
     """
-    Number of restarts of the lead's container by the kubelet, in the current Job (restartPolicy
-    OnFailure).
+    Number of restarts of the lead's container by the kubelet since the current Job was created or last
+    suspended (restartPolicy OnFailure).
     """
     exit_code: Annotated[int | None, Field(alias="exitCode")] = None
     """Exit code of the lead, 128 + n for signal n."""

@@ -60,8 +60,8 @@ block! {
         /// Number of restarts that count towards maxRestarts.
         #[serde(default, skip_serializing_if = "is_zero")]
         pub max_restarts_used: i32,
-        /// Number of restarts of the lead's container by the kubelet, in the current Job (restartPolicy
-        /// OnFailure).
+        /// Number of restarts of the lead's container by the kubelet since the current Job was created or last
+        /// suspended (restartPolicy OnFailure).
         #[serde(default, skip_serializing_if = "is_zero")]
         pub container_restarts: i32,
         /// The last 20 restarts with their reasons, the latest last.
