@@ -299,17 +299,20 @@ fn archive(spec: &MiniClusterSpec, report: &mut Report) -> Option<String> {
         .as_ref()
         .map(|archive| archive.path.clone())
         .filter(|path| !path.is_empty());
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+:@%,=-".contains(&byte);
+    let is_plain = |letter: char| {
+        let is_read_by_shell = "\"'`\\$&|;<>()*?[]{}!#".contains(letter);
+        !letter.is_whitespace() && !letter.is_control() && !is_read_by_shell
+    };
     if let Some(path) = &archive {
         if !path.starts_with('/') || path.ends_with('/') {
             report.problem(
                 "spec.archive.path",
                 "must be the absolute path of a file, such as /state/archive.tgz",
             );
-        } else if !path.bytes().all(is_plain) {
+        } else if !path.chars().all(is_plain) {
             report.problem(
                 "spec.archive.path",
-                "must have only letters, digits, / and . _ + : @ % , = -: Flux passes it to a shell without quotes",
+                "must have no blank, quote or other character that a shell reads: Flux passes it to one without quotes",
             );
         } else if names::archive_suffix(path).is_none() {
             let suffixes = names::ARCHIVE_SUFFIXES.join(", ");

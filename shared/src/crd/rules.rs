@@ -342,6 +342,6 @@ pub(super) const PATTERNS: &[(&str, &str)] = &[
     ("spec.users.[].name", "^[a-z_][-a-z0-9_.]{0,31}$"),
     (
         "spec.archive.path",
-        "^(/([-A-Za-z0-9/._+:@%,=]*/)?[-A-Za-z0-9._+:@%,=]+[.](tar|tgz|tar[.]gz|tar[.]bz2|tar[.]xz|zip))?$",
+        "^(/(.*/)?[^/]+[.](tar|tgz|tar[.]gz|tar[.]bz2|tar[.]xz|zip))?$",
     ),
 ];

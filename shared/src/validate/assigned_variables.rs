@@ -169,6 +169,9 @@ fn read_by(runner: &ValidRunner) -> BTreeMap<&str, &'static str> {
         }
         Program::Batch { lines } => {
             let texts = || lines.iter().map(|line| line.text.as_str());
+            if texts().any(reads_other_source) {
+                return read;
+            }
             let assigned: BTreeSet<&str> = texts().flat_map(set_by_script).collect();
             let names = texts().flat_map(read_by_script);
             read.extend(
@@ -177,6 +180,7 @@ fn read_by(runner: &ValidRunner) -> BTreeMap<&str, &'static str> {
                     .map(|name| (name, "command")),
             );
         }
+        Program::BatchRaw { text } if reads_other_source(text) => {}
         Program::BatchRaw { text } => {
             let assigned: BTreeSet<&str> = set_by_script(text).collect();
             let names = read_by_script(text);
@@ -189,6 +193,12 @@ fn read_by(runner: &ValidRunner) -> BTreeMap<&str, &'static str> {
         Program::Script { .. } | Program::Persistent | Program::Diagnostics => {}
     }
     read
+}
+
+/// Whether shell source reads another file or text, which may set any variable.
+fn reads_other_source(text: &str) -> bool {
+    text.split([' ', '\t', '\n', ';', '&', '|', '(', '{'])
+        .any(|word| [".", "source", "eval"].contains(&word))
 }
 
 /// The variables that words refer to.

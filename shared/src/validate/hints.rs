@@ -172,6 +172,12 @@ fn installs_into_view(line: &str, mount_path: &str, uses_view: bool) -> bool {
 
 /// Whether a line runs `python3.N -m pip` or `python3.N -m ensurepip`. The view's Python has its version in its name.
 fn runs_versioned_pip(line: &str) -> bool {
+    if ["--target", "--prefix", "--user"]
+        .iter()
+        .any(|option| line.contains(option))
+    {
+        return false;
+    }
     line.split("python3.").skip(1).any(|rest| {
         let module = rest.trim_start_matches(|letter: char| letter.is_ascii_digit());
         let module = module.trim_start().strip_prefix("-m").map(str::trim_start);

@@ -69,12 +69,16 @@ fn search_paths(field: &str, script: &str, report: &mut Report) {
 
 /// Adds a notice if a batch escapes `$` or `"` outside of quotes. The Go operator's entrypoint needed that.
 fn escapes(field: &str, text: &str, report: &mut Report) {
+    // In these, an escape has its meaning.
+    if ["<<", "`", "$("].iter().any(|mark| text.contains(mark)) {
+        return;
+    }
     let escaped = command_words::source_letters(text)
         .find(|read| read.is_escaped && read.quote == Quote::None && matches!(read.letter, '$' | '"'));
     if let Some(letter) = escaped.map(|read| read.letter) {
         report.notice(
             field,
-            format!("`\\{letter}` is a literal `{letter}`: nothing evaluates the text before the batch runs. Write `{letter}`"),
+            format!("`\\{letter}` is a literal `{letter}`: nothing evaluates the text before the batch runs"),
         );
     }
 }

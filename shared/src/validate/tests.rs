@@ -378,7 +378,12 @@ fn escape_for_the_go_entrypoint_in_a_batch_gets_a_notice() {
         for line in [r"echo \$i", r#"sh -c \"a\""#] {
             assert_eq!(count(line, raw), 1, "{line}");
         }
-        for line in [r#"sh -c "echo \$A""#, r"echo '\$A'", "echo $A ${A}"] {
+        for line in [
+            r#"sh -c "echo \$A""#,
+            r"echo '\$A'",
+            "echo $A ${A}",
+            r"echo `echo \$A`",
+        ] {
             assert_eq!(count(line, raw), 0, "{line}");
         }
     }
