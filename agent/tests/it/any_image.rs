@@ -3,7 +3,7 @@
 //! both need.
 
 use flux_shared::exit::Category;
-use flux_shared::termination::Ender;
+use flux_shared::termination::{Ender, Termination};
 
 use crate::image::{self, AGENT, Container, Ended, Image};
 use crate::live::termination_at;
@@ -49,6 +49,16 @@ fn restricted<'a>(image: &'a Image, uid: u32, command: &[&str]) -> Container<'a>
 
 fn run(container: Container) -> Ended {
     image::run(&[container]).remove(0)
+}
+
+const TERMINATION_LOG: &str = "/mnt/flux/termination-log";
+
+/// Runs the agent as uid 1000, with these further words. Also returns its termination message.
+fn run_with_termination(image: &Image, words: &[&str]) -> (Ended, Termination) {
+    image.file(TERMINATION_LOG, 0o666, "");
+    let command = [&[AGENT, "run", "--termination-log", TERMINATION_LOG], words].concat();
+    let ended = run(restricted(image, 1000, &command));
+    (ended, termination_at(&image.at(TERMINATION_LOG)))
 }
 
 #[test]
@@ -132,10 +142,7 @@ fn image_with_unfit_c_library_is_reported_with_remedy() {
     ] {
         let image = scratch(JOB);
         forge_flux(&image, old, new);
-        image.file("/mnt/flux/termination-log", 0o666, "");
-        let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
-        let ended = run(restricted(&image, 1000, &command));
-        let termination = termination_at(&image.at("/mnt/flux/termination-log"));
+        let (ended, termination) = run_with_termination(&image, &[]);
         assert_eq!(
             (ended.code, termination.by, termination.category),
             (248, Ender::Agent, Some(Category::BrokerFailed)),
@@ -167,10 +174,7 @@ fn view_for_another_architecture_is_reported_with_remedy() {
         if let Some(shell) = shell {
             image.program(&std::path::Path::new("/bin").join(shell), "/bin/sh");
         }
-        image.file("/mnt/flux/termination-log", 0o666, "");
-        let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
-        let ended = run(restricted(&image, 1000, &command));
-        let termination = termination_at(&image.at("/mnt/flux/termination-log"));
+        let (ended, termination) = run_with_termination(&image, &[]);
         assert_eq!(
             (ended.code, termination.category),
             (248, Some(Category::BrokerFailed)),
@@ -194,13 +198,10 @@ fn failed_start_names_bash_when_the_image_has_none() {
         );
         // An archive that cannot be restored: rc1 fails.
         image.file("/mnt/flux/archive.tar.gz", 0o666, "no archive");
-        image.file("/mnt/flux/termination-log", 0o666, "");
         if has_bash {
             image.file("/usr/bin/bash", 0o755, "");
         }
-        let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
-        let ended = run(restricted(&image, 1000, &command));
-        let termination = termination_at(&image.at("/mnt/flux/termination-log"));
+        let (ended, termination) = run_with_termination(&image, &[]);
         assert_eq!(
             (ended.code, termination.category),
             (248, Some(Category::BrokerFailed)),
@@ -221,13 +222,13 @@ fn missing_shell_is_reported_in_one_line() {
         format!("{JOB}[sidecars.web]\ncommand = 'echo'\n"),
     ] {
         let image = scratch(&spec);
-        image.file("/mnt/flux/termination-log", 0o666, "");
-        let mut command = vec![AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
-        if spec.contains("sidecars") {
-            command.extend(["--container", "web"]);
-        }
+        let words: &[&str] = if spec.contains("sidecars") {
+            &["--container", "web"]
+        } else {
+            &[]
+        };
         let before = image.tree();
-        let ended = run(restricted(&image, 1000, &command));
+        let (ended, termination) = run_with_termination(&image, words);
         assert_eq!(
             ended.code,
             i32::from(Category::ShellMissing.code()),
@@ -238,10 +239,9 @@ fn missing_shell_is_reported_in_one_line() {
             !line.contains('\n') && line.contains("flux-agent: shell-missing: failed to find a shell for"),
             "{line}"
         );
-        let message = termination_at(&image.at("/mnt/flux/termination-log")).message;
         let mut after = image.tree();
-        after.remove("/mnt/flux/termination-log");
-        assert!(line.ends_with(&message), "{line}");
+        after.remove(TERMINATION_LOG);
+        assert!(line.ends_with(&termination.message), "{line}");
         assert!(
             after.iter().all(|(path, node)| before.get(path) == Some(node)),
             "the agent wrote files before it reported the missing shell"
