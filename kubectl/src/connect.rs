@@ -15,7 +15,7 @@ use kube::api::{AttachParams, AttachedProcess};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::failure::{FAILED, Failure, is_code, is_permission_missing};
+use crate::failure::{FAILED, Failure, is_code, with_remedy};
 use crate::observed;
 use crate::output::Output;
 use crate::screen;
@@ -31,10 +31,6 @@ const LAST_OUTPUT: Duration = Duration::from_secs(1);
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// Time limit of `report`. The agent's own requests end earlier.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// The remedy if exec is forbidden.
-const NEEDS_EXEC: &str = "You need permission to `create` `pods/exec` in this namespace (docs/tasks/kubectl.md has a Role with all \
-                          permissions that this program uses): ask your administrator";
 
 /// Arguments of `connect`.
 #[derive(Debug, Clone, clap::Args)]
@@ -224,12 +220,7 @@ async fn start(target: &Target, pod: &Pod, words: &[&str], input: Input) -> Resu
             if !is_forbidden {
                 return failure;
             }
-            let text = failure.to_string();
-            if is_permission_missing(&text) {
-                Failure::NoExec(format!("{text}. {NEEDS_EXEC}"))
-            } else {
-                Failure::NoExec(text)
-            }
+            Failure::NoExec(with_remedy(failure.to_string(), "`create` `pods/exec`"))
         })
 }
 

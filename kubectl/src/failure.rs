@@ -3,6 +3,7 @@
 use flux_agent_plan::dry_run::DryRunError;
 use flux_operator_core::offline::OfflineError;
 use flux_shared::causes::causes;
+use kube::core::Status;
 
 /// Exit code of the plugin's own failures.
 pub const FAILED: u8 = 1;
@@ -138,13 +139,18 @@ fn plan_failure(error: &DryRunError) -> String {
 /// What the API server said, or why there was no answer.
 pub fn cause_of(error: &kube::Error) -> String {
     match error {
-        // A missing object has details; a missing resource has none.
-        kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
-            NOT_INSTALLED.to_owned()
-        }
-        kube::Error::Api(status) if status.code == 401 => NOT_LOGGED_IN.to_owned(),
-        kube::Error::Api(status) => status.message.clone(),
+        kube::Error::Api(status) => words_of(status),
         other => causes(other),
+    }
+}
+
+/// What the API server said.
+pub fn words_of(status: &Status) -> String {
+    match status.code {
+        // A missing object has details; a missing resource has none.
+        404 if status.details.is_none() => NOT_INSTALLED.to_owned(),
+        401 => NOT_LOGGED_IN.to_owned(),
+        _ => status.message.clone(),
     }
 }
 
@@ -153,10 +159,16 @@ pub fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// Whether a refusal (403) with this message is a missing permission. A used-up quota, an admission policy and a
-/// namespace that ends are refusals, too.
-pub fn is_permission_missing(message: &str) -> bool {
-    message.contains("User \"") && message.contains(" cannot ")
+/// The message of a refusal (403), with the remedy if a permission is missing. A used-up quota, an admission policy and a
+/// namespace that ends are refusals, too. `rights`: what the user needs, such as "`get` `pods`".
+pub fn with_remedy(message: String, rights: &str) -> String {
+    if !(message.contains("User \"") && message.contains(" cannot ")) {
+        return message;
+    }
+    format!(
+        "{message}. You need permission to {rights} in this namespace (docs/tasks/kubectl.md has a Role with all \
+         permissions that this program uses): ask your administrator"
+    )
 }
 
 /// Whether a retry may help: there was no answer, or it has the code 429 or 5xx.
@@ -183,7 +195,6 @@ pub fn may_be_done(error: &kube::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
-    use kube::core::Status;
     use kube::core::response::StatusDetails;
 
     use super::*;

@@ -85,10 +85,6 @@ pub struct Args {
 
 /// Prints the logs.
 pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
-    // `wait_for_start` waits for the pod of `--index`. `--all` names no pod to wait for.
-    if args.follow && !args.all {
-        wait_for_start(target, args).await?;
-    }
     let name = &args.name;
     let none = |what: &str| {
         let why = target.access.command("why", name);
@@ -96,7 +92,11 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     };
     if !args.all {
         let index = args.index;
-        let (_, pod) = find(target, args).await?;
+        let pod = if args.follow {
+            wait_for_start(target, args).await?
+        } else {
+            find(target, args).await?.1
+        };
         let pod = pod.ok_or_else(|| none(&format!("no pod with index {index}")))?;
         return print_one(target, &pod, args).await.map(|()| 0);
     }
@@ -126,9 +126,9 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Waits until the pod has a log to follow, or the MiniCluster has finished without one. Once the API server has
-/// answered, it may be away for any length of time.
-async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
+/// Waits until the pod of `--index` has a log to follow, or the MiniCluster has finished without one. Returns the pod, if
+/// there is one. Once the API server has answered, it may be away for any length of time.
+async fn wait_for_start(target: &Target, args: &Args) -> Result<Option<Pod>, Failure> {
     let (mut obstacles, mut has_answered, mut is_away) = (Obstacles::default(), false, false);
     let mut failures = Failures::default();
     loop {
@@ -150,13 +150,13 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
         };
         (has_answered, is_away, failures.count) = (true, false, 0);
         if pod.as_ref().and_then(observed::started).is_some() {
-            return Ok(());
+            return Ok(pod);
         }
         let status = cluster.status;
         let phase = observed::phase_of(status.as_ref());
         let known_phase = status.as_ref().and_then(MiniClusterStatus::phase);
         if known_phase.is_some_and(|phase| phase.is_finished() || phase == Phase::Invalid) {
-            return Ok(());
+            return Ok(pod);
         }
         let why = match &status {
             None => observed::NO_OPERATOR,

@@ -7,7 +7,7 @@ use flux_shared::causes::causes;
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 
-use crate::failure::{cause_of, is_permission_missing};
+use crate::failure::{with_remedy, words_of};
 
 /// What is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,10 +74,7 @@ impl Outages {
         self.is_lost |= is_news;
         is_news.then(|| Outage::Lost {
             // The answer alone: as an error of the watch, it has the debug text of the whole object.
-            why: answer.map_or_else(
-                || causes(error),
-                |status| cause_of(&kube::Error::Api(status.clone().boxed())),
-            ),
+            why: answer.map_or_else(|| causes(error), words_of),
         })
     }
 
@@ -104,15 +101,10 @@ pub fn refusal_text(name: &str, watched: Watched, why: &str) -> String {
         Watched::Cluster => format!("MiniCluster {name}"),
         Watched::Pods => format!("the pods of {name}"),
     };
-    let advice = if is_permission_missing(why) {
-        format!(
-            ". You need permission to `list` and `watch` `{watched}` in this namespace \
-             (docs/tasks/kubectl.md has a Role with all permissions that this program uses): ask your administrator"
-        )
-    } else {
-        String::new()
-    };
-    format!("failed to watch {what}: {why}{advice}")
+    with_remedy(
+        format!("failed to watch {what}: {why}"),
+        &format!("`list` and `watch` `{watched}`"),
+    )
 }
 
 /// The resource's name.

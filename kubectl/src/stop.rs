@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use flux_shared::crd::v1alpha2::{ConditionStatus, MiniCluster};
+use flux_operator_core::previous_status;
+use flux_operator_core::vocabulary::ConditionType;
+use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::queueing::QUEUE_NAME;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -254,7 +256,7 @@ impl Attempts<'_> {
         let Some(created) = cluster.and_then(|cluster| cluster.metadata.creation_timestamp.as_ref()) else {
             return Ok(false);
         };
-        let mut pods = self.target.pods_named(self.name).await?;
+        let mut pods = self.target.pods_named_of_index(self.name, 0).await?;
         // Older pods are those of another MiniCluster with the same name.
         pods.retain(|pod| observed::created(pod) >= Some(created.0));
         Ok(observed::lead_of(pods.iter()).is_some_and(|lead| observed::started(lead).is_some()))
@@ -348,10 +350,7 @@ fn was_resumed_by_others(cluster: &MiniCluster) -> bool {
     };
     // Otherwise, the operator is about to suspend the Job.
     let is_current = status.observed_generation >= cluster.metadata.generation;
-    let is_suspended = status
-        .conditions
-        .iter()
-        .any(|condition| condition.type_ == "Suspended" && condition.status == ConditionStatus::True);
+    let is_suspended = previous_status::is_true(status, ConditionType::Suspended);
     cluster.spec.suspend == Some(true) && is_current && status.job_uid.is_some() && !is_suspended
 }
 

@@ -181,11 +181,15 @@ impl Target {
 
     /// As `pods_of`, the latest pod of this index only. There may be thousands of others, so they are not listed.
     pub async fn pod_of_index(&self, cluster: &MiniCluster, index: u32) -> Result<Option<Pod>, Failure> {
-        let name = cluster.name_any();
-        let selector = format!("{},{}={index}", selector(&name), labels::COMPLETION_INDEX);
-        let mut pods = self.list_pods(&name, &selector).await?;
+        let mut pods = self.pods_named_of_index(&cluster.name_any(), index).await?;
         pods.retain(|pod| observed::belongs_to(pod, cluster));
         Ok(observed::latest_of(index, pods.iter()).cloned())
+    }
+
+    /// As `pods_named`, the pods of this index only.
+    pub async fn pods_named_of_index(&self, name: &str, index: u32) -> Result<Vec<Pod>, Failure> {
+        let selector = format!("{},{}={index}", selector(name), labels::COMPLETION_INDEX);
+        self.list_pods(name, &selector).await
     }
 
     /// The pods of the brokers of all MiniClusters with this name: also of earlier ones, and of one that has no status
