@@ -179,8 +179,7 @@ class Helper:
                 # Flux's validator is such a program, too. This module of Flux has made a valid jobspec.
                 future = flux.job.submit_async(self.handle, jobspec, novalidate=True)
             except Exception as error:  # whatever Flux's module says of a job that cannot be
-                self.note(token, REFUSED)
-                say({"token": token, "done": {"status": None, "exception": str(error), "stdout": "", "stderr": ""}})
+                self.refuse(token, str(error))
                 continue
             self.unanswered[token] = len(jobspec)
             future.then(self.on_submitted, token)
@@ -211,13 +210,17 @@ class Helper:
         jobspec.jobspec["attributes"]["user"] = {ATTRIBUTE: token}
         return jobspec
 
+    def refuse(self, token: str, why: str) -> None:
+        """Flux has not taken the job of this token."""
+        self.note(token, REFUSED)
+        say({"token": token, "done": {"status": None, "exception": why, "stdout": "", "stderr": ""}})
+
     def on_submitted(self, future: Any, token: str) -> None:
         del self.unanswered[token]
         try:
             jobid = int(future.get_id())
         except OSError as error:
-            self.note(token, REFUSED)
-            say({"token": token, "done": {"status": None, "exception": text_of(error), "stdout": "", "stderr": ""}})
+            self.refuse(token, text_of(error))
         else:
             self.note(token, jobid)
             say({"token": token, "id": jobid})
