@@ -183,7 +183,10 @@ impl Files {
                 write_new(&folder, path.file_name().unwrap_or_default(), mode, owner, &[])
             };
             // Only members of a group may give it a file.
-            write(group.unwrap_or(owner.gid)).or_else(|_| write(owner.gid))
+            match group {
+                Some(gid) if write(gid).is_ok() => Ok(()),
+                _ => write(owner.gid),
+            }
         };
         if self.as_owner(owner, create)? {
             Ok(())

@@ -94,13 +94,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
             findings.other_names = Some(other_names(pod, &resolver).await);
         }
         if let Some(parent) = &pod.instance.parent {
-            findings.parent = Some((
-                &parent.host,
-                ParentProbe::new(&parent.host, parent.port, &pod.root)
-                    .only_looked_up(parent.only_looked_up)
-                    .probe()
-                    .await,
-            ));
+            findings.parent = Some((&parent.host, ParentProbe::of(parent, &pod.root).probe().await));
         }
         // Nobody reads this exit code.
         Ok(0)

@@ -140,10 +140,8 @@ pub async fn all(
 async fn absent(pod: &Pod, ranks: impl Iterator<Item = u32>) -> Vec<Absent> {
     let tasks = LocalSet::new();
     let probe = |rank| {
-        let address = pod.instance.address_of(rank);
         // A `ParentProbe` can probe any broker.
-        let mut target =
-            ParentProbe::new(&address.host, address.port, &pod.root).only_looked_up(address.only_looked_up);
+        let mut target = ParentProbe::of(&pod.instance.address_of(rank), &pod.root);
         (rank, tasks.spawn_local(async move { target.probe().await.err() }))
     };
     let probes: Vec<_> = ranks.map(probe).collect();
@@ -184,10 +182,7 @@ const RECENT_JOBS: &str = r#"{"max_entries":5,"attrs":["state","nnodes","annotat
 
 /// Whether the parent can be reached, and whether a connection to it persists for `LINK_CHECK_INTERVAL`.
 async fn link(parent: &BrokerAddress, pod: &Pod) -> Result<Link, Missing> {
-    ParentProbe::new(&parent.host, parent.port, &pod.root)
-        .only_looked_up(parent.only_looked_up)
-        .probe()
-        .await?;
+    ParentProbe::of(parent, &pod.root).probe().await?;
     let before = established(parent.port);
     tokio::time::sleep(LINK_CHECK_INTERVAL).await;
     let after = established(parent.port);

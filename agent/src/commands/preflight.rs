@@ -239,8 +239,7 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
             let text = format!("{name}: {error}: does the headless Service select this pod?");
             // This pod cannot know whether it has a name on purpose. Without one, only brokers below it fail, whose own
             // check of the parent says so.
-            let has_no_record = matches!(error, NameError::NoSuchName(_) | NameError::NoAddress(_));
-            if has_no_record && !findings.instance.is_lead {
+            if error.has_no_record() && !findings.instance.is_lead {
                 (Warn, format!("{text} {MINIMAL_SERVICE}"))
             } else {
                 (Fail, text)

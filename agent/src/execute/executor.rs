@@ -128,8 +128,7 @@ impl<'a> Executor<'a> {
     /// A probe of the parent broker, or of the lead if that is not the parent. With `logging.zeromq` it only looks up
     /// the name: Flux would log the agent's connection as a failed handshake.
     pub(super) fn parent_probe(&self, parent: &plan::BrokerAddress) -> wait::ParentProbe {
-        wait::ParentProbe::new(&parent.host, parent.port, &self.options.root)
-            .only_looked_up(parent.only_looked_up)
+        wait::ParentProbe::of(parent, &self.options.root)
     }
 }
 

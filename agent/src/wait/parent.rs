@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::BrokerAddress;
 use tokio::net::TcpStream;
 
 use super::backoff::{Backoff, LONGEST_PAUSE};
@@ -47,10 +48,7 @@ pub enum Missing {
 impl Missing {
     /// Whether a DNS server answered that the name does not exist, or has no address: DNS forgets a pod that has ended.
     pub fn is_name_gone(&self) -> bool {
-        matches!(
-            self,
-            Missing::Name(NameError::NoSuchName(_) | NameError::NoAddress(_))
-        )
+        matches!(self, Missing::Name(error) if error.has_no_record())
     }
 
     /// The longest pause before the next attempt. `waited`: time since the wait began. `queries`: DNS queries of the
@@ -116,12 +114,13 @@ impl ParentProbe {
         }
     }
 
-    /// If `only_looked_up`, `probe` and `wait` only look up the name, and do not connect. This is for `logging.zeromq`:
-    /// Flux would log the agent's connection, which is closed at once, as a failed handshake.
-    pub fn only_looked_up(self, only_looked_up: bool) -> ParentProbe {
+    /// A probe of this broker. If it is `only_looked_up`, `probe` and `wait` only look up the name, and do not connect.
+    /// This is for `logging.zeromq`: Flux would log the agent's connection, which is closed at once, as a failed
+    /// handshake.
+    pub fn of(broker: &BrokerAddress, root: &Path) -> ParentProbe {
         ParentProbe {
-            should_connect: !only_looked_up,
-            ..self
+            should_connect: !broker.only_looked_up,
+            ..ParentProbe::new(&broker.host, broker.port, root)
         }
     }
 

@@ -47,6 +47,13 @@ pub enum NameError {
     BadName,
 }
 
+impl NameError {
+    /// Whether a DNS server answered that the name does not exist, or has no address.
+    pub fn has_no_record(&self) -> bool {
+        matches!(self, NameError::NoSuchName(_) | NameError::NoAddress(_))
+    }
+}
+
 /// Looks up the addresses of names.
 #[derive(Debug, Clone)]
 pub struct Resolver {
