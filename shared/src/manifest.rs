@@ -143,7 +143,9 @@ fn resembles_minicluster(kind: &str) -> bool {
 pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     let version = document["apiVersion"].as_str().and_then(Version::of);
     let mut problems = problems_outside_spec(document, version.unwrap_or(Version::V1alpha2));
-    let Ok(document) = serde_json::from_value::<Document>(without_nulls(document)) else {
+    let mut fields = document.clone();
+    drop_nulls_outside(&["spec"], &mut fields);
+    let Ok(document) = serde_json::from_value::<Document>(fields) else {
         // A value outside the spec has a wrong type, which has been reported.
         return Err(problems);
     };
@@ -287,15 +289,18 @@ fn problems_outside_spec(document: &Value, version: Version) -> Vec<Problem> {
     problems
 }
 
-/// The document without nulls outside its spec: they count as missing.
-fn without_nulls(document: &Value) -> Value {
-    let mut document = document.clone();
-    let spec = document.get_mut("spec").map(Value::take);
-    drop_nulls(&mut document);
-    if let (Some(spec), Some(fields)) = (spec, document.as_object_mut()) {
-        fields.insert("spec".into(), spec);
+/// Removes nulls, which count as missing, but none within the fields `kept` of the object.
+fn drop_nulls_outside(kept: &[&str], value: &mut Value) {
+    let fields: Vec<Option<Value>> = kept
+        .iter()
+        .map(|name| value.get_mut(*name).map(Value::take))
+        .collect();
+    drop_nulls(value);
+    for (name, field) in kept.iter().zip(fields) {
+        if let (Some(field), Some(object)) = (field.filter(|field| !field.is_null()), value.as_object_mut()) {
+            object.insert((*name).to_owned(), field);
+        }
     }
-    document
 }
 
 /// The entries of a map whose values are texts. The API server rejects others.
@@ -319,16 +324,7 @@ fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
 /// values. (The API server rejects them if field validation is strict.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
     // Overlays keep their nulls. Elsewhere null means that the field is missing.
-    let overlays = OVERLAYS.map(|name| value.get_mut(name).map(Value::take));
-    drop_nulls(&mut value);
-    for (name, overlay) in OVERLAYS.iter().zip(overlays) {
-        if let (Some(overlay), Some(spec)) = (
-            overlay.filter(|overlay| !overlay.is_null()),
-            value.as_object_mut(),
-        ) {
-            spec.insert((*name).to_owned(), overlay);
-        }
-    }
+    drop_nulls_outside(&OVERLAYS, &mut value);
     let mut problems = shape::check(&mut value, version);
     if version == Version::V1alpha1 {
         convert_spec(&mut value, Version::V1alpha2);

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// A record of the controller's queue. `K` is the key of a queued object.
 #[derive(Debug)]
@@ -64,14 +64,10 @@ pub struct Working<K> {
     pub waited: Duration,
 }
 
-fn lock<K>(state: &Mutex<QueueState<K>>) -> MutexGuard<'_, QueueState<K>> {
-    state.lock()
-}
-
 impl<K: Hash + Eq + Clone> QueueRecord<K> {
     /// Adds a key unless it waits already. Returns whether it was added.
     pub fn enqueue(&self, key: &K, now: Instant) -> bool {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if state.waiting.contains_key(key) {
             return false;
         }
@@ -81,12 +77,12 @@ impl<K: Hash + Eq + Clone> QueueRecord<K> {
 
     /// Removes a key that need not be reconciled any more.
     pub fn remove(&self, key: &K) {
-        lock(&self.0).waiting.remove(key);
+        self.0.lock().waiting.remove(key);
     }
 
     /// Takes a key out of the queue: its reconcile begins.
     pub fn start(&self, key: &K, now: Instant) -> Working<K> {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         let waited = state
             .waiting
             .remove(key)
@@ -102,7 +98,7 @@ impl<K: Hash + Eq + Clone> QueueRecord<K> {
     }
 
     pub fn snapshot(&self, now: Instant) -> QueueSnapshot {
-        let state = lock(&self.0);
+        let state = self.0.lock();
         let age = |since: &Instant| now.saturating_duration_since(*since);
         let oldest_age = |all: &mut dyn Iterator<Item = &Instant>| all.min().map(age).unwrap_or_default();
         QueueSnapshot {
@@ -117,7 +113,7 @@ impl<K: Hash + Eq + Clone> QueueRecord<K> {
 
 impl<K> Drop for Working<K> {
     fn drop(&mut self) {
-        lock(&self.queue).working.remove(&self.id);
+        self.queue.lock().working.remove(&self.id);
     }
 }
 

@@ -232,7 +232,7 @@ fn copy(fixture: &Fixture, from: &Path, to: &Path) {
     }
 }
 
-pub fn yaml_of(documents: &[Value]) -> String {
+fn yaml_of(documents: &[Value]) -> String {
     documents
         .iter()
         .map(|document| format!("---\n{}\n", serde_saphyr::to_string(document).unwrap()))

@@ -163,34 +163,20 @@ fn is_name_letter(letter: char) -> bool {
 fn read_by(runner: &ValidRunner) -> BTreeMap<&str, &'static str> {
     let mut read = BTreeMap::new();
     read.extend(references(&runner.prefix).map(|name| (name, "commands.prefix")));
-    match &runner.program {
+    let scripts: Vec<&str> = match &runner.program {
         Program::Submit { words } | Program::Launcher { words } => {
             read.extend(references(words).map(|name| (name, "command")));
+            Vec::new()
         }
-        Program::Batch { lines } => {
-            let texts = || lines.iter().map(|line| line.text.as_str());
-            if texts().any(reads_other_source) {
-                return read;
-            }
-            let assigned: BTreeSet<&str> = texts().flat_map(set_by_script).collect();
-            let names = texts().flat_map(read_by_script);
-            read.extend(
-                names
-                    .filter(|name| !assigned.contains(name))
-                    .map(|name| (name, "command")),
-            );
-        }
-        Program::BatchRaw { text } if reads_other_source(text) => {}
-        Program::BatchRaw { text } => {
-            let assigned: BTreeSet<&str> = set_by_script(text).collect();
-            let names = read_by_script(text);
-            read.extend(
-                names
-                    .filter(|name| !assigned.contains(name))
-                    .map(|name| (name, "command")),
-            );
-        }
-        Program::Script { .. } | Program::Persistent | Program::Diagnostics => {}
+        Program::Batch { lines } => lines.iter().map(|line| line.text.as_str()).collect(),
+        Program::BatchRaw { text } => vec![text.as_str()],
+        Program::Script { .. } | Program::Persistent | Program::Diagnostics => Vec::new(),
+    };
+    if !scripts.iter().copied().any(reads_other_source) {
+        let assigned: BTreeSet<&str> = scripts.iter().copied().flat_map(set_by_script).collect();
+        let names = scripts.iter().copied().flat_map(read_by_script);
+        let names = names.filter(|name| !assigned.contains(name));
+        read.extend(names.map(|name| (name, "command")));
     }
     read
 }

@@ -397,8 +397,8 @@ fn decide_without_job(observation: &Observation) -> Decision {
         return Decision::Wait;
     }
     // If the status says that the operator waits for pods of a deleted Job, an operator ran after the deletion.
-    let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
-    if !was_seen && leads.is_empty() && !previous_status::waits_for_pods(observation.status) {
+    let last_seen = observation.last_job.filter(|last| last.uid == uid);
+    if last_seen.is_none() && leads.is_empty() && !previous_status::waits_for_pods(observation.status) {
         return Decision::Ended {
             reason: Reason::JobDeleted.into(),
             message: DELETED_UNSEEN.into(),
@@ -421,8 +421,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
         };
     }
     // Kueue may delete a Job that it admits no more. Another one would queue, and perhaps run, again and again.
-    let waited_in_queue = |last: &JobSeen| last.uid == uid && last.is_suspended && last.queue.is_some();
-    if observation.last_job.is_some_and(waited_in_queue) {
+    if last_seen.is_some_and(|last| last.is_suspended && last.queue.is_some()) {
         return Decision::Ended {
             reason: Reason::JobDeleted.into(),
             message: DELETED_IN_QUEUE.into(),

@@ -117,6 +117,8 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
 
 /// Longest uid that is kept, in bytes. Kubernetes' uids have 36, but an owner reference may have any text.
 pub(super) const UID_MAX: usize = 64;
+/// Longest name of an object, in bytes.
+pub(super) const NAME_MAX: usize = 253;
 
 /// The uid of the owner that controls the object, cut to [`UID_MAX`]. None: no owner does.
 pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {

@@ -19,7 +19,7 @@ use super::controller_uid;
 use crate::labels;
 use crate::labels::AGENT;
 use crate::observe::image;
-use crate::observe::partial::{Partial, cut};
+use crate::observe::partial::{NAME_MAX, Partial, cut};
 use crate::vocabulary::Reason;
 
 /// A pod's status, and the part of its spec in [`PodSpecPart`]. (The spec has most of a pod's bytes.)
@@ -143,8 +143,6 @@ fn restarts(container: &ContainerStatus) -> u32 {
 /// The scheduler of pods that name none.
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// Longest name of a node or scheduler that is kept, in bytes: the longest name of an object.
-const NAME_MAX: usize = 253;
 /// Longest message that is kept, in characters.
 const MESSAGE_MAX: usize = 512;
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::controller_uid;
 use crate::labels;
-use crate::observe::partial::{Partial, UID_MAX};
+use crate::observe::partial::{NAME_MAX, Partial, UID_MAX};
 
 /// A Service with its selector, but no other part of its spec.
 pub type ServiceObject = Partial<Service, ServiceSpecPart>;
@@ -16,8 +16,6 @@ pub type ServiceObject = Partial<Service, ServiceSpecPart>;
 /// Most owners of one Service. Each adds 250 bytes to an object of at most 1.5 MiB, and each new owner rewrites the
 /// object.
 pub const OWNERS_MAX: usize = 500;
-/// Longest name of an object.
-const OWNER_NAME_MAX: usize = 253;
 
 /// Whether this is a headless Service of the operator: its label `HEADLESS` has its own name, it is no sidecar's
 /// Service (which has the label `CLUSTER`), and only MiniClusters own it.
@@ -52,8 +50,7 @@ impl ServiceSeen {
         let (metadata, selector) = (&service.metadata, service.spec.selector.as_ref());
         let owners = metadata.owner_references.as_deref().unwrap_or_default();
         // Others may write owners, too, with any text.
-        let is_real =
-            |owner: &&OwnerReference| owner.name.len() <= OWNER_NAME_MAX && owner.uid.len() <= UID_MAX;
+        let is_real = |owner: &&OwnerReference| owner.name.len() <= NAME_MAX && owner.uid.len() <= UID_MAX;
         let owners = owners
             .iter()
             .filter(|owner| super::is_minicluster(owner))

@@ -151,16 +151,16 @@ impl UserVolumes {
 
 /// Whether an overlay mounts the volume, or has a volume with this claim: both may be for writing.
 fn uses_volume(overlay: &Value, name: &str, claim: &str) -> bool {
-    let items = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    fn items(value: Option<&Value>) -> impl Iterator<Item = &Value> {
+        value.and_then(Value::as_array).into_iter().flatten()
+    }
     let of_spec = |list: &str| items(overlay.pointer(&format!("/spec/{list}")));
     let mut mounts = ["containers", "initContainers"]
         .into_iter()
         .flat_map(of_spec)
         .flat_map(|container| items(container.get("volumeMounts")));
     mounts.any(|mount| mount["name"] == name)
-        || of_spec("volumes")
-            .iter()
-            .any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim)
+        || of_spec("volumes").any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim)
 }
 
 /// `NAME-NUMBER`, with `name` cut so that the result is a valid label.
