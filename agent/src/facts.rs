@@ -123,7 +123,8 @@ fn home_owners(host: &host::HostFiles, spec: &AgentSpec, passwd: &str, uid: u32)
 }
 
 /// The prefix that Flux is installed in. Without a view, this is the folder above `bin/flux` if Flux's other files are
-/// there. Otherwise `flux`, or a folder of its path, is a link: `/usr/local/bin/flux` to another prefix, or `/bin`.
+/// there. If they are not, `flux` may be a link to another prefix (`/usr/local/bin/flux`), or a folder of its path may
+/// be a link (`/bin`): then the prefix is found by the links' targets.
 fn installation(host: &host::HostFiles, spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
     if spec.view.enabled {
         return spec.paths().view();

@@ -10,8 +10,8 @@ use test_support::waiting::eventually;
 pub const FOLDER_VARIABLE: &str = "FLUX_AGENT_TEST_FOLDER";
 
 /// Runs `work`, the body of the test with the path `test`, in a separate process, since a supervisor receives all
-/// signals and waits for all children. For this, that process runs the test again. Returns the output of that process; empty in
-/// that process itself.
+/// signals and waits for all children. For this, that process runs the test again. Returns the output of that process;
+/// empty in that process itself.
 pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
         work(Path::new(&folder));

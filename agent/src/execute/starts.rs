@@ -53,7 +53,7 @@ impl Executor<'_> {
                 later: LaterFailure::default(),
             })
         });
-        // Also after the record was written, while the snippet `post` ran.
+        // Somebody may also have shut the instance down after the record was written, while the snippet `post` ran.
         let is_shut_down_later = note.is_some_and(|note| note.is_shut_down);
         let end = end.map(|end| ProgramEnd {
             is_shut_down: end.is_shut_down || is_shut_down_later,
@@ -117,7 +117,7 @@ impl Executor<'_> {
             // The program runs, for the first time or again.
             _ => {}
         }
-        // `flux-agent stop` and `status` would take it for the end of this start's program.
+        // `flux-agent stop` and `status` would take the earlier start's note for the end of this start's program.
         let path = self.files.at(result);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

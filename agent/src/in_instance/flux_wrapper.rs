@@ -144,7 +144,7 @@ pub fn run() -> ExitCode {
 /// The first `flux` on the PATH that is not this program.
 fn next_flux() -> Option<PathBuf> {
     let this_program = std::fs::canonicalize("/proc/self/exe").ok()?;
-    // `/`: where relative folders on the PATH would begin.
+    // `/`: a relative folder on the PATH is not looked up in the user's current folder.
     let found = which::which_in_all(NAME, std::env::var_os("PATH"), "/").ok()?;
     found
         .into_iter()

@@ -1,7 +1,7 @@
 //! Inside the namespaces: process 1 sets up the container's root folder and becomes its entrypoint.
 //!
 //! ```text
-//! ROOT.json ─► folders and mounts below ROOT ─► read-only but for its own ─► ROOT is / ─► the agent's words
+//! ROOT.json ─► folders, mounts below ROOT ─► the machine's read-only ─► ROOT becomes / ─► exec of the agent
 //! ```
 
 mod mounts;

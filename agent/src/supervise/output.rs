@@ -131,7 +131,7 @@ impl Stream {
     }
 }
 
-/// Copies until all child's ends are closed. Once `child_ended` is closed: until nothing is left.
+/// Copies until the child's end of every stream is closed. Once `child_ended` is closed: until nothing is left.
 fn copy(mut streams: Vec<Stream>, child_ended: &OwnedFd) {
     let mut buffer = [0_u8; 16 * 1024];
     while !streams.is_empty() {

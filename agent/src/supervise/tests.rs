@@ -53,7 +53,7 @@ fn terms(kill_after: Duration, second_stop: SecondStop) -> Bounds {
     )
 }
 
-/// Makes a request instead of a signal, which lasts until the file `answered` exists.
+/// Makes a request instead of a signal. The request is pending until the file `answered` exists.
 struct Asks {
     answered: PathBuf,
 }
@@ -165,7 +165,7 @@ fn time_goes_on_while_an_answer_is_awaited() {
     );
 }
 
-/// Answers requests at once. When the time is over, it creates a file instead of the first kill.
+/// Answers requests at once. At the first deadline, it creates a file instead of the kill.
 struct Answers {
     useful: bool,
     killed: Option<PathBuf>,

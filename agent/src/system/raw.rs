@@ -2,8 +2,8 @@
 #![expect(
     unsafe_code,
     reason = "real-time signals have no safe kill or waitpid (nix knows the first 31), and a child's process group, \
-              limits and signal mask can be set without a race only between fork and exec; tokio watches a foreign descriptor \
-              on the caller's word only"
+              limits and signal mask can be set without a race only between fork and exec; tokio watches a foreign \
+              descriptor on the caller's word only"
 )]
 
 use std::io;

@@ -2,7 +2,7 @@
 //! that runs Flux.
 //!
 //! ```text
-//! PACKAGES/* ◄─ links ─┐
+//! PACKAGES/* ◄─ links ────┐
 //! /opt/software/* ─copied─┴─► .TO.new ─► renamed to TO, which other containers see as /opt/software
 //! ```
 //!
@@ -193,7 +193,7 @@ mod tests {
             packages: at("packages"),
             to: at("volume/software"),
         };
-        // What a killed run has left is recreated.
+        // A left-over of a killed run, which the merge removes.
         file(at("volume/.software.new/half"), "");
         for _ in 0..2 {
             merge_software(&options).unwrap();

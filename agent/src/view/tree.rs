@@ -314,11 +314,16 @@ mod tests {
     fn the_digest_sees_a_change_of_size_mode_and_target() {
         let folder = tempfile::tempdir().unwrap();
         let digest = || Tree::list(folder.path()).unwrap().digest();
-        fs::write(folder.path().join("a"), "1").unwrap();
-        let first = digest();
-        fs::set_permissions(folder.path().join("a"), Permissions::from_mode(0o700)).unwrap();
-        let second = digest();
-        symlink("a", folder.path().join("b")).unwrap();
-        assert!(first != second && second != digest());
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "1").unwrap();
+        symlink("file", &link).unwrap();
+        let mut digests = HashSet::from([digest()]);
+        fs::write(&file, "22").unwrap();
+        assert!(digests.insert(digest()), "size");
+        fs::set_permissions(&file, Permissions::from_mode(0o700)).unwrap();
+        assert!(digests.insert(digest()), "mode");
+        fs::remove_file(&link).unwrap();
+        symlink("elsewhere", &link).unwrap();
+        assert!(digests.insert(digest()), "target");
     }
 }

@@ -231,7 +231,7 @@ fn stop_while_the_shell_starts_prevents_the_snippet() {
         "snippets::stop_while_the_shell_starts_prevents_the_snippet",
         |folder| {
             let at = |name: &str| folder.join(name).display().to_string();
-            // It gets the stop signal, and becomes a shell all the same.
+            // This program gets the stop signal, and becomes a shell all the same.
             let slow = format!(
                 "#!/bin/sh\ntrap stopped=1 TERM\ntouch {}\nwhile [ -z \"$stopped\" ]; do sleep 0.02; done\n\
                  trap '' TERM\nexec /bin/sh \"$@\"\n",
