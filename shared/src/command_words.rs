@@ -299,7 +299,8 @@ impl<'a> Splitter<'a> {
     }
 
     /// Reads what follows a `$` outside of double quotes, where `$(` and `${NAME:-text}` are recorded as shell syntax,
-    /// and `$NAME` if it is no reference. (Inside them, it is mostly for a shell that the command starts, as in `sh -c "echo $(hostname)"`.)
+    /// and `$NAME` if it is no reference. (Inside double quotes, such syntax is mostly for a shell that the command
+    /// starts, as in `sh -c "echo $(hostname)"`.)
     fn unquoted_dollar(&mut self) {
         match self.chars.peek() {
             Some('(') => self.record_operator("$("),
@@ -309,7 +310,7 @@ impl<'a> Splitter<'a> {
             _ => {}
         }
         self.dollar();
-        // After a plain reference, the brace is read.
+        // `dollar` leaves the brace of `${NAME:-text}` unread. A brace after a reference, as in `$NAME{`, is text.
         if self.has_references && self.chars.peek() == Some(&'{') && !self.ends_with_reference() {
             self.record_operator("${");
         }

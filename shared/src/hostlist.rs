@@ -158,11 +158,12 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
 
 /// A number in brackets, of at most 15 digits: it fits into `u64`.
 fn number(text: &str) -> Result<u64, String> {
-    if !text.is_empty() && text.len() < 16 && text.bytes().all(|b| b.is_ascii_digit()) {
-        text.parse().map_err(|_| format!("`{text}` is not a number"))
-    } else {
-        Err(format!("`{text}` in brackets is not a number"))
-    }
+    // `parse` accepts a sign as well.
+    let is_number = text.len() < 16 && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse()
+        .ok()
+        .filter(|_| is_number)
+        .ok_or_else(|| format!("`{text}` in brackets is not a number"))
 }
 
 #[cfg(test)]

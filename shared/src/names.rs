@@ -6,6 +6,8 @@ pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 /// The message if a user sets [`COMPLETION_INDEX`].
 pub const COMPLETION_INDEX_IS_SET: &str =
     "is set by Kubernetes: the agent of the pod with index 0 runs the program";
+/// Name of the init container that installs the agent.
+pub const AGENT_CONTAINER: &str = "flux-agent";
 /// Name of the init container that fills the volume of `/opt/software`.
 pub const SOFTWARE_CONTAINER: &str = "flux-software";
 /// Labels of every object that the operator creates; they override a user's.

@@ -35,6 +35,7 @@ impl Quantity {
     pub fn value(&self) -> Option<f64> {
         self.check().ok()?;
         let text = self.0.as_str();
+        // Without a suffix, or with an exponent.
         if let Ok(number) = text.parse() {
             return Some(number);
         }
@@ -43,7 +44,7 @@ impl Quantity {
     }
 }
 
-/// What one of this suffix is in units. None: there is no such suffix.
+/// The factor of a suffix. None: there is no such suffix.
 fn scale(suffix: &str) -> Option<f64> {
     let (base, power): (f64, i32) = match suffix {
         "n" => (1000.0, -3),

@@ -20,7 +20,7 @@ pub struct InvalidTopology(String);
 
 /// The shape of the tree of brokers (TBON).
 #[derive(Clone, Copy)]
-enum Shape {
+enum Tree {
     /// A tree in heap order in which each broker has this many children. 0: a flat tree.
     Kary(u32),
     /// Ranks 1 to k are routers below the lead. The other ranks are assigned to them in turn.
@@ -29,10 +29,10 @@ enum Shape {
     Binomial,
 }
 
-impl Shape {
-    fn of(topology: Option<&str>, size: u32) -> Result<Shape, InvalidTopology> {
+impl Tree {
+    fn of(topology: Option<&str>, size: u32) -> Result<Tree, InvalidTopology> {
         let Some(text) = topology else {
-            return Ok(Shape::Kary(DEFAULT_FANOUT));
+            return Ok(Tree::Kary(DEFAULT_FANOUT));
         };
         let (kind, argument) = match text.split_once(':') {
             Some((kind, argument)) => (kind, Some(argument).filter(|argument| !argument.is_empty())),
@@ -45,11 +45,11 @@ impl Shape {
                 .map_err(|_| InvalidTopology(text.into()))
         };
         match (kind, number()?) {
-            ("kary", Some(k)) => Ok(Shape::Kary(k)),
-            ("mincrit", k) => Ok(Shape::Mincrit(k.unwrap_or_else(|| routers(size)))),
-            ("binomial", None) => Ok(Shape::Binomial),
+            ("kary", Some(k)) => Ok(Tree::Kary(k)),
+            ("mincrit", k) => Ok(Tree::Mincrit(k.unwrap_or_else(|| routers(size)))),
+            ("binomial", None) => Ok(Tree::Binomial),
             // The parents would be in broker.toml. The agent's broker.toml has none, so the tree is flat.
-            ("custom", None) => Ok(Shape::Kary(0)),
+            ("custom", None) => Ok(Tree::Kary(0)),
             _ => Err(InvalidTopology(text.into())),
         }
     }
@@ -58,17 +58,17 @@ impl Shape {
     fn parent(self, rank: u32) -> u32 {
         match self {
             // The lead, rank 0, has the ranks 1 to k as children. A division by 0 gives None: a flat tree.
-            Shape::Kary(k) => rank.saturating_sub(1).checked_div(k).unwrap_or(0),
-            Shape::Mincrit(k) if k == 0 || rank <= k => 0,
-            Shape::Mincrit(k) => (rank - k - 1) % k + 1,
-            Shape::Binomial => rank & rank.wrapping_sub(1),
+            Tree::Kary(k) => rank.saturating_sub(1).checked_div(k).unwrap_or(0),
+            Tree::Mincrit(k) if k == 0 || rank <= k => 0,
+            Tree::Mincrit(k) => (rank - k - 1) % k + 1,
+            Tree::Binomial => rank & rank.wrapping_sub(1),
         }
     }
 }
 
 /// The parent of `rank` (1 or more) in an instance of `size` brokers.
 pub fn parent(topology: Option<&str>, rank: u32, size: u32) -> Result<u32, InvalidTopology> {
-    Ok(Shape::of(topology, size)?.parent(rank))
+    Ok(Tree::of(topology, size)?.parent(rank))
 }
 
 /// The ranks from 1 in an instance of `size` brokers, each with its parent.
@@ -76,13 +76,13 @@ pub fn parents(
     topology: Option<&str>,
     size: u32,
 ) -> Result<impl Iterator<Item = (u32, u32)>, InvalidTopology> {
-    let shape = Shape::of(topology, size)?;
+    let shape = Tree::of(topology, size)?;
     Ok((1..size).map(move |rank| (rank, shape.parent(rank))))
 }
 
 /// The ranks that are connected through `rank` (1 or more), as an idset.
 pub fn below(topology: Option<&str>, rank: u32, size: u32) -> Result<String, InvalidTopology> {
-    let (shape, mut below) = (Shape::of(topology, size)?, BTreeSet::new());
+    let (shape, mut below) = (Tree::of(topology, size)?, BTreeSet::new());
     // A parent comes before its children.
     for other in rank.saturating_add(1)..size {
         let parent = shape.parent(other);

@@ -180,9 +180,8 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
         );
     }
     for (i, container) in spec.containers.iter().enumerate() {
-        // Only sidecars have a Service. A single container runs Flux even without runFlux.
-        let has_service =
-            spec.containers.len() > 1 && container.run_flux != Some(true) && !container.ports.is_empty();
+        // Only sidecars have a Service.
+        let has_service = !spec.runs_flux(i) && !container.ports.is_empty();
         if has_service && container.name.as_ref() == Some(&network.headless_name) {
             report.problem(
                 format!("spec.containers[{i}].name"),

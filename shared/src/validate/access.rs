@@ -1,5 +1,6 @@
 //! Who may use the cluster: the users of its pods, and the Flux RESTful API.
 
+use super::fields::{given, is_given};
 use super::report::Report;
 use super::{ValidRestful, ValidRunner, ValidUser};
 use crate::agent_spec::Program;
@@ -8,6 +9,10 @@ use crate::names;
 
 /// Most characters of a password that a user chooses, as the Go operator documented it. Generated ones have 26.
 const PASSWORD_MAX: usize = 8;
+/// Default of `fluxRestful.branch`.
+const DEFAULT_BRANCH: &str = "main";
+/// Default of `fluxRestful.port`.
+const DEFAULT_PORT: i32 = 5000;
 
 /// Checks `spec.users`.
 pub(super) fn users(
@@ -60,8 +65,8 @@ pub(super) fn restful(
     lead_is_elsewhere: bool,
     report: &mut Report,
 ) -> Option<ValidRestful> {
-    let given = spec.flux_restful.as_ref().filter(|restful| !restful.disable)?;
-    let restful = check(given, report);
+    let block = spec.flux_restful.as_ref().filter(|restful| !restful.disable)?;
+    let restful = check(block, report);
     let runner = runner?;
     if spec.interactive || lead_is_elsewhere || runner.program != Program::Persistent {
         let why = match (spec.interactive, lead_is_elsewhere) {
@@ -69,16 +74,14 @@ pub(super) fn restful(
             (_, true) => "the lead broker is in another cluster",
             _ => "the cluster has a command",
         };
-        if has_values(given) {
+        if has_values(block) {
             report.notice("spec.fluxRestful", format!("has no effect: {why}"));
         }
         return None;
     }
     let restful = restful?;
     for (i, container) in spec.containers.iter().enumerate() {
-        // A single container runs Flux even without runFlux.
-        let is_sidecar = spec.containers.len() > 1 && container.run_flux != Some(true);
-        if is_sidecar && container.ports.contains(&i32::from(restful.port)) {
+        if !spec.runs_flux(i) && container.ports.contains(&i32::from(restful.port)) {
             report.problem(
                 "spec.fluxRestful.port",
                 format!(
@@ -95,25 +98,19 @@ pub(super) fn restful(
 }
 
 /// Whether the block has other values than the defaults. Clients with Go types for v1alpha1 always send the block.
-fn has_values(given: &FluxRestful) -> bool {
-    let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
-    let is_usual_branch = given
-        .branch
-        .as_deref()
-        .is_none_or(|branch| matches!(branch, "" | "main"));
-    // 5000 is the default (see `check`).
-    let is_usual_port = given.port.is_none_or(|port| port == 5000);
+fn has_values(block: &FluxRestful) -> bool {
+    let is_usual_branch = given(&block.branch).is_none_or(|branch| branch == DEFAULT_BRANCH);
+    let is_usual_port = block.port.is_none_or(|port| port == DEFAULT_PORT);
     !is_usual_branch
         || !is_usual_port
-        || [&given.secret_key, &given.username, &given.token]
+        || [&block.secret_key, &block.username, &block.token]
             .into_iter()
-            .any(is_text)
+            .any(is_given)
 }
 
 /// Checks the values of the block. None: the port cannot be used.
-fn check(given: &FluxRestful, report: &mut Report) -> Option<ValidRestful> {
-    let text = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
-    let branch = text(&given.branch).unwrap_or_else(|| "main".into());
+fn check(block: &FluxRestful, report: &mut Report) -> Option<ValidRestful> {
+    let branch = given(&block.branch).unwrap_or_else(|| DEFAULT_BRANCH.into());
     let is_branch = !branch.starts_with('-')
         && !branch.contains("..")
         && branch
@@ -122,17 +119,17 @@ fn check(given: &FluxRestful, report: &mut Report) -> Option<ValidRestful> {
     if !is_branch {
         report.problem("spec.fluxRestful.branch", "must be the name of a branch or tag");
     }
-    let port = u16::try_from(given.port.unwrap_or(5000))
+    let port = u16::try_from(block.port.unwrap_or(DEFAULT_PORT))
         .ok()
         .filter(|port| *port > 0);
     if port.is_none() {
         report.problem("spec.fluxRestful.port", "must be 1 to 65535");
     }
-    let username = text(&given.username).unwrap_or_else(|| "flux".into());
+    let username = given(&block.username).unwrap_or_else(|| "flux".into());
     for (name, value) in [
-        ("secretKey", &given.secret_key),
+        ("secretKey", &block.secret_key),
         ("username", &Some(username.clone())),
-        ("token", &given.token),
+        ("token", &block.token),
     ] {
         if value.as_deref().unwrap_or_default().chars().any(char::is_control) {
             report.problem(
@@ -144,8 +141,8 @@ fn check(given: &FluxRestful, report: &mut Report) -> Option<ValidRestful> {
     Some(ValidRestful {
         branch,
         port: port?,
-        secret_key: text(&given.secret_key),
+        secret_key: given(&block.secret_key),
         username,
-        token: text(&given.token),
+        token: given(&block.token),
     })
 }

@@ -48,7 +48,7 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
         ("commands.brokerPre", &snippets.broker_pre),
     ];
     let on_lead = on_lead.map(|(name, source)| (name, source.as_deref().unwrap_or_default()));
-    // It runs on followers, where no command starts.
+    // On followers, where no command starts.
     let on_followers = (
         "commands.workerPre",
         snippets.worker_pre.as_deref().unwrap_or_default(),

@@ -7,7 +7,7 @@ use super::volumes::Surroundings;
 use super::{PullPolicy, ValidContainer, ValidRunner, ValidSidecar, ViewContainer, program, volumes};
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
-use crate::names::SOFTWARE_CONTAINER;
+use crate::names::{AGENT_CONTAINER, SOFTWARE_CONTAINER};
 use crate::{command_words, names};
 
 /// The image of a container that names none: the default of the Go operator's schema.
@@ -95,8 +95,8 @@ fn text_bytes(container: &Container) -> usize {
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
     // These names are taken even if rendering makes no such container, and in the services pod, which never has one: so
     // a name does not become invalid by another field, and there is one rule for both pods.
-    let init_containers =
-        ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
+    let init_containers = [AGENT_CONTAINER, SOFTWARE_CONTAINER]
+        .map(|name| (name.to_owned(), "the operator's own init container"));
     let taken: Vec<_> = init_containers
         .into_iter()
         .chain([(view.name.clone(), "the view's")])

@@ -10,6 +10,7 @@ use crate::agent_spec::{RemoteLead, SchedulerKind};
 use crate::choices::QUEUE_POLICIES;
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
+use crate::names::AGENT_CONTAINER;
 use crate::toml_error::one_line;
 use crate::{broker_config, command_words, flux_duration, hostlist, names, paths, topology};
 
@@ -559,10 +560,9 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
         &mut view.image_pull_secret,
     ]);
     if !names::is_dns_label(&view.name)
-        // The view's volume has the name of its container. One of these volumes has the name of an init container, too.
+        // The view's volume has the name of its container. (`flux-software` is also the name of an init container.)
         || OWN_VOLUMES.contains(&view.name.as_str())
-        // The init container that installs the agent has this name.
-        || view.name == "flux-agent"
+        || view.name == AGENT_CONTAINER
     {
         report.problem(
             format!("{field}.name"),

@@ -31,7 +31,7 @@ pub(super) fn report_unused(
     if lead_is_elsewhere
         && flux.curve_cert.is_none()
         && flux.curve_cert_secret.is_none()
-        // It names the file of the certificate itself.
+        // A broker.toml of the user's own names the certificate's file.
         && flux.broker_config.is_none()
     {
         report.notice(

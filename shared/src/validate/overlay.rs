@@ -7,12 +7,9 @@ use super::containers::Parts;
 use super::flux::OWN_VOLUMES;
 use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;
-use crate::names::SOFTWARE_CONTAINER;
+use crate::names::{AGENT_CONTAINER, SOFTWARE_CONTAINER};
 use crate::overlay::{ContainerKind, Overlay, RenderedPod};
 use crate::paths;
-
-/// Name of the init container that installs the agent.
-const AGENT: &str = "flux-agent";
 
 /// Checks `podTemplate` and `servicesPodTemplate`.
 pub(super) fn check(
@@ -86,8 +83,8 @@ fn pod(view: &ViewContainer, parts: &Parts) -> RenderedPod {
         };
         (sidecar.container.name.clone(), kind)
     });
-    let operators_containers = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()]
-        .map(|name| (name, ContainerKind::Own));
+    let operators_containers =
+        [AGENT_CONTAINER, &view.name, SOFTWARE_CONTAINER].map(|name| (name.to_owned(), ContainerKind::Own));
     // `own_folders` lacks these, since a volume of `spec.containers[]` may replace the operator's mount there. An
     // overlay's mount cannot replace it: mounts of the same path are merged. So the check refuses it.
     let other_mounts = [paths::FALLBACK_HOME, paths::MUNGE_DIR];

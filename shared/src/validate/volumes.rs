@@ -116,11 +116,11 @@ pub(super) fn check_above_own(
             "existingVolumes"
         };
         let (field, folders) = (format!("{field}.{list}[{}].path", mount.name), inside.join(", "));
-        let is_fixed = matches!(
+        let is_always_read_only = matches!(
             mount.source,
             VolumeSource::ConfigMap { .. } | VolumeSource::Secret { .. }
         );
-        if is_fixed && inside.iter().any(|folder| always.contains(folder)) {
+        if is_always_read_only && inside.iter().any(|folder| always.contains(folder)) {
             let why = format!(
                 "the operator mounts {folders} within {path}, which fails within a ConfigMap or a Secret: choose another path"
             );
@@ -147,7 +147,8 @@ pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
     }
 }
 
-/// The volume with None for empty texts, so that `claim_of` can compare it with one that has only a path.
+/// The volume with None for empty texts, so that `claim_of` can compare it with one that has only `path` and
+/// `readOnly`.
 fn given_fields(volume: &Volume) -> Volume {
     let mut volume = volume.clone();
     drop_empty(&mut [
