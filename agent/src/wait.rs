@@ -1,8 +1,8 @@
 //! Waiting for others: the parent broker (name, route, port) and Unix sockets.
 //!
 //! Each attempt makes a new connection, and looks a name up again unless the last look-up was shortly before. The
-//! pauses between attempts grow to a cap, with jitter. Waits have no deadline, unless the caller sets one. They log
-//! what is missing, every ten seconds at most.
+//! pauses between attempts grow to a cap, with jitter. Waits have no deadline, unless the caller sets one. Except for
+//! `socket::wait`, they log what is missing, every ten seconds at most.
 
 mod backoff;
 pub mod end;

@@ -451,8 +451,7 @@ fn mpi(findings: &Findings) -> (Level, String) {
 }
 
 fn user(findings: &Findings) -> (Level, String) {
-    let owner = findings.instance.owner.uid;
-    let uid = owner.to_string();
+    let uid = findings.instance.owner.uid.to_string();
     let known = findings
         .facts
         .passwd

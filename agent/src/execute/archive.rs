@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Flux's user looks for the archive, and creates, renames and removes the dump; if it lacks the right, the agent does
-//! this. If the broker ended with 0, the dump is whole. If it ended with the job's exit code, the last bytes of the dump
-//! are checked (`tail`).
+//! this. If the broker ended with 0, the dump is whole. If it ended with the job's exit code, the last bytes of the
+//! dump are checked (`tail`).
 //!
 //! If the archive cannot be saved, the job does not fail. The termination message says why.
 

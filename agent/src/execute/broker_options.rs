@@ -12,8 +12,8 @@ use super::session::Session;
 const NEEDED: [&str; 2] = ["-Srundir=", "-Slocal-uri="];
 
 /// The words of `launch`, with variables replaced by their values, and with the options that the snippets have left.
-/// `given`: the text of `$brokerOptions` that the snippets' shell began with. `restore`: an option that comes before the
-/// others, so that those of snippets win.
+/// `given`: the text of `$brokerOptions` that the snippets' shell began with. `restore`: an option that comes before
+/// the others, so that those of snippets win.
 pub fn argv_after_snippets(
     launch: &Launch,
     session: &Session,

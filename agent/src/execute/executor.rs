@@ -65,8 +65,8 @@ pub struct Executor<'a> {
     pub(super) restore: Option<String>,
     /// The archive's volume was read-only before the broker started, so nothing is dumped.
     pub(super) is_archive_read_only: bool,
-    /// On a follower: the instance ended before this pod got a stop. When the lead's pod has ended, Kubernetes stops all
-    /// others, so a stop then does not end what the user runs after Flux.
+    /// On a follower: the instance ended before this pod got a stop. When the lead's pod has ended, Kubernetes stops
+    /// all others, so a stop then does not end what the user runs after Flux.
     pub(super) has_instance_ended: bool,
 }
 

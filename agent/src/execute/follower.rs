@@ -144,7 +144,7 @@ impl Executor<'_> {
             return Ok(after);
         }
         let Above { parent, lead } = above;
-        // In a flat tree the parent is the lead. A lead that goes on is not shutting down: `until_down` is left out.
+        // In a flat tree the parent is the lead.
         let is_parent_the_lead = lead.is_none();
         let Some(lead) = lead.as_mut().or(parent.as_mut()) else {
             return Ok(after);
@@ -159,6 +159,7 @@ impl Executor<'_> {
         if !self.lead_goes_on(lead, ended, patience).await? {
             return Ok(after);
         }
+        // A parent that is the lead goes on, and its port stays open.
         if ended.stopped.is_none()
             && !is_parent_the_lead
             && let Some(parent) = parent.as_mut()

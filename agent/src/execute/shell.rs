@@ -106,8 +106,8 @@ esac
 /// backslash. A here-document without its end contains both lines, which does little harm; bash warns of it.
 const SUCCEED: &str = "\n\ncase x in x) ;; esac\n";
 
-/// As [`SUCCEED`], for a snippet that is not strict, but may have called `set -e` itself. The status of its last command
-/// is kept for the report. An assignment succeeds.
+/// As [`SUCCEED`], for a snippet that is not strict, but may have called `set -e` itself. The status of its last
+/// command is kept for the report. An assignment succeeds.
 const KEEP_STATUS: &str = "\n\nflux_agent_end=$?\n";
 
 /// The driver's first reply.

@@ -3,7 +3,7 @@
 //! Parsed by hand, since little is needed: one field of the header, one segment, and the newest version of glibc, by a
 //! search for names of versions. Crates for ELF (`object`, `goblin`) read the whole format.
 
-/// The machines that there are images for, as ELF numbers them, with Rust's names (`std::env::consts::ARCH`).
+/// Machines that an image may be built for: ELF's number (`e_machine`), and Rust's name (`std::env::consts::ARCH`).
 const MACHINES: [(u16, &str); 4] = [
     (62, "x86_64"),
     (183, "aarch64"),

@@ -124,8 +124,7 @@ impl ParentProbe {
         }
     }
 
-    /// One attempt: looks up the name, connects, and closes the connection. Only looks up the name if told so by
-    /// `only_looked_up`.
+    /// One attempt: looks up the name, connects, and closes the connection. With `only_looked_up`, it does not connect.
     pub async fn probe(&mut self) -> Result<(), Missing> {
         if self.should_connect {
             // `&mut None`: nobody asks for the time of the look-up.
