@@ -138,7 +138,7 @@ fn become_program(pod: &Pod, mut session: Session, argv: &[OsString]) -> u8 {
     let mut name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     if let (true, Ok(flux)) = (name == "flux", &pod.instance.flux) {
         name = OsStr::new(flux);
-        // By `flux python`, the executor of the Python package runs its helper, which the user's search paths could break.
+        // By `flux python`, the Python package's executor runs its helper, which the user's search paths could break.
         if is_flux_only(&argv[1..]) || argv.get(1).is_some_and(|command| command == "python") {
             pod.instance
                 .for_flux
