@@ -51,7 +51,7 @@ pub enum Event {
     Signal(Received),
 }
 
-/// The first stop signal. After it, this process ends and starts no further program of the user.
+/// The first stop signal. After it, this process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
     pub signal: i32,

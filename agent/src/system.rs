@@ -1,4 +1,4 @@
-//! The lowest layer: system calls, and what a program finds in the image. Nothing here knows MiniClusters or plans.
+//! The lowest layer: system calls, and what a program finds in the image. Nothing here reads a spec or a plan.
 
 pub mod elf;
 pub mod glibc;

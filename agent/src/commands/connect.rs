@@ -103,8 +103,8 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     Ok(1)
 }
 
-/// Notes that somebody shut the instance down, if its program would otherwise run again, since it has failed. Returns
-/// whether this was noted. A start of the container whose program may run has removed the note of an earlier start.
+/// Notes that somebody shut the instance down, if its program has failed and would otherwise run again. Returns whether
+/// this is noted now. A start of the container whose program may run has removed the note of an earlier start.
 fn prevent_restart(pod: &Pod) -> Result<bool, Failure> {
     if pod.spec.restart_policy != RestartPolicy::OnFailure {
         return Ok(false);

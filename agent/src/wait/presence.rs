@@ -38,9 +38,7 @@ impl Presence {
         self.record(missing.is_some());
         let sure_after = match &missing {
             // A name server that fails says nothing about the parent.
-            Some(Missing::Name(_)) if !missing.as_ref().is_some_and(Missing::is_name_gone) => {
-                SURE_WITHOUT_ANSWER
-            }
+            Some(name @ Missing::Name(_)) if !name.is_name_gone() => SURE_WITHOUT_ANSWER,
             Some(Missing::Route { .. }) if !parent.is_name_gone().await => SURE_WITHOUT_ANSWER,
             _ => SURE_AFTER,
         };
