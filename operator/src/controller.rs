@@ -20,7 +20,7 @@ use futures::{FutureExt, StreamExt, future};
 use kube::Client;
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
-use tokio::sync::{mpsc, watch as signal};
+use tokio::sync::{mpsc, watch as watch_channel};
 use tracing::Instrument;
 
 use crate::api::lease::Candidate;
@@ -187,7 +187,7 @@ async fn control(
     ));
     let (wake, woken) = mpsc::unbounded_channel();
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
-    let (synced, synced_kinds) = signal::channel(0);
+    let (synced, synced_kinds) = watch_channel::channel(0);
     let (orphans_in, orphans) = mpsc::unbounded_channel();
     let (deleted_in, deleted) = mpsc::unbounded_channel();
     let synced = Arc::new(synced);
@@ -279,7 +279,7 @@ async fn control(
 }
 
 /// Returns when each kind that `KINDS` counts is listed, or its list is not waited for.
-async fn all_listed(mut synced_kinds: signal::Receiver<usize>) {
+async fn all_listed(mut synced_kinds: watch_channel::Receiver<usize>) {
     // An error would mean that the sender is gone, which happens only when the process ends.
     let _ = synced_kinds.wait_for(|count| *count >= KINDS).await;
 }
@@ -484,7 +484,7 @@ fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Cont
 async fn dispatch(
     context: &Context,
     mut woken: mpsc::UnboundedReceiver<Wake>,
-    mut synced_kinds: signal::Receiver<usize>,
+    mut synced_kinds: watch_channel::Receiver<usize>,
     queue: mpsc::Sender<Key>,
 ) {
     if synced_kinds.wait_for(|count| *count >= KINDS).await.is_err() {

@@ -190,8 +190,8 @@ async fn report(
         _ => None,
     };
     let (diagnosis, until_written) = (diagnosis?, written?);
-    // Each of these deletions may be refused for good, by a missing permission or a policy. That must not keep back the
-    // others.
+    // This deletion may be refused for good, by a missing permission or a policy. Then its error is returned only after
+    // the deletions below.
     let until_deleted = delete_or_time_left(&target, &after, context).await;
     // The end must have been written. The number of pods, which changes after it, may be written later.
     if until_written.is_none() || status::is_finished(&target.status) {
@@ -286,8 +286,8 @@ async fn is_confirmed(
         // `Delete` follows from what the status has recorded about this Job, and its call has the Job's uid.
         Decision::Continue | Decision::Delete { .. } => return Ok(true),
         Decision::Restart {
-            job_uid, is_there, ..
-        } => is_there.then_some(job_uid),
+            job_uid, job_exists, ..
+        } => job_exists.then_some(job_uid),
         // No further pod is told to end now, so nothing would be written.
         Decision::EndPods { pods, .. } if pods.is_empty() => return Ok(true),
         Decision::Fail { job_uid, .. } | Decision::EndPods { job_uid, .. } => Some(job_uid),
@@ -343,7 +343,7 @@ async fn carry_out(
         Decision::Ended { .. } => Ok(Done::All),
         Decision::Restart {
             job_uid,
-            is_there,
+            job_exists,
             reason,
             message,
             limit,
@@ -367,7 +367,7 @@ async fn carry_out(
                 .writer
                 .write_events(object, events::of_restart(&after).as_slice())
                 .await;
-            if *is_there {
+            if *job_exists {
                 context.writer.delete_job(&target.key, job_uid).await?;
             }
             Ok(Done::Restarted)
@@ -647,7 +647,8 @@ fn record_time_to_ready(
     after: &MiniClusterStatus,
     context: &Context,
 ) {
-    // The timeline is that of the last start.
+    // `has_been_ready` reads the timeline, which begins anew with each restart. So only a MiniCluster that has never
+    // restarted is ready for the first time.
     if previous_status::has_been_ready(after)
         && !previous_status::has_been_ready(before)
         && after.restart_count == 0

@@ -43,13 +43,13 @@ pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
 /// Whether a pod could not mount the view's image. From then on, Jobs are created with a copy of the view.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
     // With the reason `ViewCopied`, the pods have not tried to mount it.
-    has(status, ConditionType::ViewMounted, ConditionStatus::False)
+    condition_with(status, ConditionType::ViewMounted, ConditionStatus::False)
         .is_some_and(|condition| condition.reason != Reason::ViewCopied)
 }
 
 /// When the MiniCluster ended. None: it has not, or the time cannot be parsed.
 pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
-    let finished = has(status, ConditionType::JobFinished, ConditionStatus::True)?;
+    let finished = condition_with(status, ConditionType::JobFinished, ConditionStatus::True)?;
     status
         .completion_time
         .as_ref()
@@ -68,11 +68,15 @@ pub fn condition(status: &MiniClusterStatus, type_: ConditionType) -> Option<&Co
 
 /// Whether the condition of a type is true.
 pub fn is_true(status: &MiniClusterStatus, type_: ConditionType) -> bool {
-    has(status, type_, ConditionStatus::True).is_some()
+    condition_with(status, type_, ConditionStatus::True).is_some()
 }
 
 /// The condition of a type, if its status is `value`.
-fn has(status: &MiniClusterStatus, type_: ConditionType, value: ConditionStatus) -> Option<&Condition> {
+fn condition_with(
+    status: &MiniClusterStatus,
+    type_: ConditionType,
+    value: ConditionStatus,
+) -> Option<&Condition> {
     condition(status, type_).filter(|condition| condition.status == value)
 }
 

@@ -65,7 +65,7 @@ pub struct Inputs<'a> {
     pub previous: &'a MiniClusterStatus,
     /// The MiniCluster's Job. Its end may be one that the operator has decided (`decide::ending`). A Job that was given
     /// up counts as being deleted, and has no end. None: there is no Job. (If the MiniCluster ends while there is none,
-    /// this is a stand-in with that end.)
+    /// this is one made up with that end.)
     pub job: Option<&'a JobSeen>,
     /// Hash of the current spec ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<&'a str>,
@@ -213,7 +213,7 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let previous = inputs.previous;
     let no_pods_left = inputs.job.is_none() || is_cleaned_up(previous);
     // The MiniCluster may have ended while it waited for the end of a Job that was given up.
-    let says_nothing = no_pods_left || inputs.job.is_some_and(|job| restart::is_given_up(previous, job));
+    let pods_say_nothing = no_pods_left || inputs.job.is_some_and(|job| restart::is_given_up(previous, job));
     // None of the conditions that `can_change` allows depends on the outcome, so an empty one is passed.
     let updates = if inputs.job.is_none() {
         Vec::new()
@@ -222,7 +222,7 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     };
     let can_change = |condition: &Condition| match ConditionType::parse(&condition.type_) {
         Some(ConditionType::Valid | ConditionType::VolumesValid) => true,
-        Some(ConditionType::ArchiveSaved | ConditionType::PostSucceeded) => !says_nothing,
+        Some(ConditionType::ArchiveSaved | ConditionType::PostSucceeded) => !pods_say_nothing,
         _ => false,
     };
     let update_of = |type_: &str| {
@@ -243,7 +243,7 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
                 .all(|before| before.type_ != update.type_)
     };
     let conditions = kept.chain(updates.iter().filter(is_new).cloned()).collect();
-    let lead_exit = if says_nothing {
+    let lead_exit = if pods_say_nothing {
         None
     } else {
         lead_exit(inputs, summary)

@@ -7,7 +7,7 @@ use std::time::Instant;
 use flux_operator_core::observe::Key;
 use flux_operator_core::observe::cluster::Cluster;
 use kube::runtime::reflector::Store;
-use tokio::sync::watch as signal;
+use tokio::sync::watch;
 
 use crate::health::metrics::{LiveState, Metrics};
 use crate::health::queue::QueueRecord;
@@ -18,7 +18,7 @@ use crate::observe::watch::KINDS;
 struct Serving {
     store: Store<Cluster>,
     /// Number of kinds whose first list is complete.
-    synced_kinds: signal::Receiver<usize>,
+    synced_kinds: watch::Receiver<usize>,
     queue: QueueRecord<Key>,
 }
 
@@ -47,7 +47,7 @@ impl OperatorHealth {
     pub(super) fn set_serving(
         &self,
         store: Store<Cluster>,
-        synced_kinds: signal::Receiver<usize>,
+        synced_kinds: watch::Receiver<usize>,
         queue: QueueRecord<Key>,
     ) {
         // Called only once: a process that stops serving ends.

@@ -210,7 +210,7 @@ async fn follow<K: Resource>(
 ) {
     // An object that causes a panic is skipped; the panic hook logs the bug.
     let update_safely = |object: &K| panics::catch_call(|| update(object)).unwrap_or_default();
-    // Uids of the objects in the current list. Those that are not in it are removed from the index.
+    // Uids of the objects in the current list. When the list ends, the index drops all other objects of the kind.
     let mut listed: HashSet<String> = HashSet::new();
     let mut is_first = true;
     let mut events = std::pin::pin!(events);

@@ -60,8 +60,7 @@ pub(super) async fn clean_up(
     };
     let volumes = render::storage::volumes(cluster, &facts);
     let job_uid = job.uid.clone();
-    // The index copies the objects of a MiniCluster if they change while a reconcile holds them. The pods are
-    // deleted now.
+    // Not held while the pods are deleted: the index would have to copy the objects at the next change.
     drop(observed);
     context
         .writer

@@ -172,12 +172,12 @@ impl Pair {
 
 /// A certificate chain and its key from PEM, for the TLS server.
 pub(super) fn certified(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, CertificateError> {
-    let read = |error: &dyn std::fmt::Display| CertificateError::Read(error.to_string());
+    let read_error = |error: &dyn std::fmt::Display| CertificateError::Read(error.to_string());
     let chain = CertificateDer::pem_slice_iter(chain)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| read(&e))?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| read(&e))?;
-    CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|e| read(&e))
+        .map_err(|error| read_error(&error))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| read_error(&error))?;
+    CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| read_error(&error))
 }
 
 /// The common parameters of an authority and a certificate. Only the days of the times count.

@@ -166,7 +166,7 @@ impl Renewal {
         self.is_owned |= found
             .as_ref()
             .is_some_and(|secret| !secret.owner_references().is_empty());
-        // A read before `now`: the clock ignores an answer 404, such as that about the Secret.
+        // Read before `now`: only successful answers set the API server's clock, and the Secret may be missing (404).
         let owner = match &found {
             Some(_) => None,
             None => self.owner().await?,

@@ -281,9 +281,10 @@ impl Drop for ConnectionSlot {
         let mut state = self.limits.state();
         let removed = state.connections.remove(&self.id);
         if let Some(peer) = removed.map(|connection| connection.peer)
-            && !state.connections.values().any(|connection| connection.peer == peer)
-            // Only the map and this slot still refer to the share.
-            && state.shares.get(&peer).is_some_and(|share| Arc::strong_count(share) <= 2)
+            && !state
+                .connections
+                .values()
+                .any(|connection| connection.peer == peer)
         {
             state.shares.remove(&peer);
         }

@@ -188,7 +188,7 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
                 self.out.push(b',');
             }
             // Room for the converted object, to which conversion may add fields. `Vec` itself would double its
-            // capacity, and the answer may already be half of all memory.
+            // capacity, which is too much for a large answer.
             if self.out.capacity() - self.out.len() < text.get().len() + SPARE / 2 {
                 self.out.reserve_exact(2 * text.get().len() + SPARE);
             }

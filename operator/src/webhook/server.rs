@@ -38,7 +38,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const HEAD_MAX: usize = 32 << 10;
 /// A body of at least this many bytes is converted on another thread, so that other connections need not wait. Only one
 /// is converted at a time: a parsed object takes much more memory than its text.
-const LARGE_BODY: usize = 64 << 10;
+const OFFLOADED_BODY_MIN: usize = 64 << 10;
 
 /// TLS with the current certificate.
 pub(super) fn acceptor(current: Arc<Current>) -> Result<TlsAcceptor, rustls::Error> {
@@ -255,7 +255,7 @@ async fn answer(
             );
         }
     };
-    let answer = if body.len() < LARGE_BODY {
+    let answer = if body.len() < OFFLOADED_BODY_MIN {
         review::answer(&body)
     } else {
         // The semaphore is never closed: this cannot fail.

@@ -85,12 +85,12 @@ pub fn decide(
     let Some(cluster) = valid else {
         return NextAction::Nothing;
     };
-    let Some(seen) = &observed.job else {
+    let Some(job_of_name) = &observed.job else {
         return without_job(target, cluster, observed);
     };
     let Some(job) = observed.job_of(uid) else {
-        // The Job of this name, `seen`, belongs to another MiniCluster or to none.
-        return if seen.owner_uid.is_some() || seen.is_deleting {
+        // The Job of this name belongs to another MiniCluster or to none.
+        return if job_of_name.owner_uid.is_some() || job_of_name.is_deleting {
             NextAction::WaitForPrevious
         } else {
             NextAction::NameTaken

@@ -78,7 +78,7 @@ pub enum Decision {
     Restart {
         job_uid: String,
         /// The Job still exists.
-        is_there: bool,
+        job_exists: bool,
         reason: String,
         message: String,
         limit: Limit,
@@ -432,7 +432,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
         observation,
         JobToReplace {
             job_uid: uid,
-            is_there: false,
+            job_exists: false,
             is_failing: false,
         },
         Reason::JobDeleted,
@@ -524,7 +524,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let is_failing = failing.is_some();
     let to_replace = || JobToReplace {
         job_uid: job.uid.clone(),
-        is_there: true,
+        job_exists: true,
         is_failing,
     };
     let has_replacement = all_leads.iter().any(|(pod, _)| pod.replaces());
@@ -949,7 +949,7 @@ fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead:
 struct JobToReplace {
     job_uid: String,
     /// The Job still exists.
-    is_there: bool,
+    job_exists: bool,
     /// The Job has failed, or is about to fail.
     is_failing: bool,
 }
@@ -964,26 +964,27 @@ fn restart_or_end(
 ) -> Decision {
     let JobToReplace {
         job_uid,
-        is_there,
+        job_exists,
         is_failing,
     } = to_replace;
     let reason = reason.into();
     if observation.may_restart(limit) {
         return Decision::Restart {
             job_uid,
-            is_there,
+            job_exists,
             reason,
             message,
             limit,
         };
     }
-    // The spec may be valid again before anything runs. The phase says that it is not now.
-    let holds_nothing = !is_there || observation.job.is_some_and(|job| job.is_suspended);
-    if !observation.is_spec_valid && holds_nothing {
+    // Without pods there is time: the spec may be valid again before anything runs. Until then, the status says that it
+    // is not valid.
+    let has_no_pods = !job_exists || observation.job.is_some_and(|job| job.is_suspended);
+    if !observation.is_spec_valid && has_no_pods {
         return Decision::Continue;
     }
     let message = format!("{message}; {}", observation.why_no_restart(limit));
-    match (is_there, is_failing) {
+    match (job_exists, is_failing) {
         (false, _) => Decision::Ended { reason, message },
         (true, false) => Decision::Fail {
             job_uid,

@@ -142,29 +142,31 @@ impl Observed {
     /// A copy in which the lead pods of the Job with the uid `job` are those of a new list (uid and pod). A lead pod
     /// that the list lacks goes to `gone_leads`. The watch may lag behind the list.
     pub fn with_leads(&self, job: &str, leads: Vec<(String, PodSeen)>) -> Observed {
-        let mut now = self.clone();
+        let mut updated = self.clone();
         let is_gone = |uid: &String, pod: &PodSeen| {
             pod.index == 0
                 && pod.job_uid.as_deref() == Some(job)
                 && !leads.iter().any(|(lead, _)| lead == uid)
         };
-        let gone = now
+        let gone = updated
             .pods
             .iter()
             .filter(|(uid, pod)| is_gone(uid, pod))
             .map(|(uid, _)| uid.clone());
         for uid in gone.collect::<Vec<_>>() {
-            now.gone_leads.extend(now.pods.remove(&uid).map(|pod| *pod));
+            updated
+                .gone_leads
+                .extend(updated.pods.remove(&uid).map(|pod| *pod));
         }
         for (uid, mut lead) in leads {
-            let before = now.pods.get(&uid).map(Box::as_ref);
+            let before = updated.pods.get(&uid).map(Box::as_ref);
             lead.remember(before);
             // The pod itself need not show this: the index also learns it from the node (`Index::update_silence`).
             lead.is_on_silent_node |=
                 !lead.has_ended && before.is_some_and(|before| before.is_on_silent_node);
-            now.pods.insert(uid, Box::new(lead));
+            updated.pods.insert(uid, Box::new(lead));
         }
-        now
+        updated
     }
 
     /// Pods that may still run, of this Job or of an earlier one of the same name. Those on nodes that have stopped

@@ -176,7 +176,7 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
         name: name.to_owned(),
         ..Volume::default()
     };
-    let items = |items: &BTreeMap<String, String>| {
+    let key_paths = |items: &BTreeMap<String, String>| {
         let item = |(key, path): (&String, &String)| KeyToPath {
             key: key.clone(),
             path: path.clone(),
@@ -204,17 +204,17 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
                 read_only: None,
             });
         }
-        VolumeSource::ConfigMap { name, items: keys } => {
+        VolumeSource::ConfigMap { name, items } => {
             volume.config_map = Some(ConfigMapVolumeSource {
                 name: name.clone(),
-                items: items(keys),
+                items: key_paths(items),
                 ..ConfigMapVolumeSource::default()
             });
         }
-        VolumeSource::Secret { name, items: keys } => {
+        VolumeSource::Secret { name, items } => {
             volume.secret = Some(SecretVolumeSource {
                 secret_name: Some(name.clone()),
-                items: items(keys),
+                items: key_paths(items),
                 ..SecretVolumeSource::default()
             });
         }

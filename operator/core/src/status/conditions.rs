@@ -108,12 +108,12 @@ impl JobState {
         message: &str,
     ) -> Statement {
         // A suspended Job has not ended: the reason is that of an active one.
-        let (other_reason, other_message) = if self == JobState::Suspended {
+        let explained_state = if self == JobState::Suspended {
             JobState::Active
         } else {
             self
-        }
-        .explanation();
+        };
+        let (other_reason, other_message) = explained_state.explanation();
         if self == wanted {
             Statement::new(type_, True, reason, message)
         } else {

@@ -580,8 +580,8 @@ fn of_pod(pod: &PodSeen) -> Outcome {
 /// `outcome` of a pod, with the probable cause if its container was stopped, but nobody removed the pod or asked it to
 /// end. Then the kubelet stops only the container, and its events say why.
 fn with_cause_of_stop(pod: &PodSeen, outcome: Outcome) -> Outcome {
-    let is_pods_stop = pod.is_deleting || pod.end_requested.is_some();
-    if is_pods_stop || outcome.reason != Reason::Stopped.name() {
+    let was_pod_stopped = pod.is_deleting || pod.end_requested.is_some();
+    if was_pod_stopped || outcome.reason != Reason::Stopped.name() {
         return outcome;
     }
     Outcome {

@@ -79,10 +79,10 @@ impl Writer {
         let api: Api<PodStatusObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let found = api.list(&of_name).await;
         let found = found.map_err(|error| api_error::<Pod>("list", name, error))?;
-        let is_same = |pod: &&PodStatusObject| {
+        let still_never_starts = |pod: &&PodStatusObject| {
             pod.metadata.uid.as_deref() == Some(uid) && PodSeen::of_object(pod).never_starts()
         };
-        let Some(pod) = found.items.iter().find(is_same) else {
+        let Some(pod) = found.items.iter().find(still_never_starts) else {
             return Ok(false);
         };
         // Neither call succeeds if the pod has changed since it was read.

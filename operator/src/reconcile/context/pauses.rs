@@ -19,7 +19,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted: nothing can be created there, so a retry is of no
 /// use.
-const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
+const SHORTEST_PAUSE_IF_TERMINATING: Duration = Duration::from_secs(12);
 /// The first pause after a change by the operator: then the next reconcile looks at the result. It doubles
 /// while changes follow each other.
 const FIRST_PAUSE_AFTER_CHANGE: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ const LASTING_FAILURES: u32 = 3;
 const LASTING_TIME: Duration = Duration::from_secs(5);
 /// Longest pause when a call failed, or after changes that follow each other: the API server, or whoever undoes the
 /// changes, may recover at any moment.
-const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
+const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(30);
 
 /// How the last reconcile of a MiniCluster ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,11 +76,15 @@ impl Pauses {
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
-        let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
+        let longest = if is_outage {
+            LONGEST_OUTAGE_PAUSE
+        } else {
+            LONGEST_PAUSE
+        };
         failures.count = failures.count.saturating_add(1);
         failures.since.get_or_insert(now);
         let shortest = if error.is_of_terminating_namespace() {
-            IN_TERMINATING_NAMESPACE
+            SHORTEST_PAUSE_IF_TERMINATING
         } else {
             Duration::ZERO
         };
@@ -106,7 +110,7 @@ impl Pauses {
         } else {
             failures.since.get_or_insert(now);
         }
-        backoff::after(failures.changes, FIRST_PAUSE_AFTER_CHANGE, LONGEST_OUTAGE)
+        backoff::after(failures.changes, FIRST_PAUSE_AFTER_CHANGE, LONGEST_OUTAGE_PAUSE)
     }
 
     /// Whether an error of a reconcile that began at `begin` lasts, so that the status should show it.

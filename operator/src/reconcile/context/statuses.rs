@@ -22,9 +22,9 @@ const LONGEST_PAUSE_PER_POD: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE_IF_SMALL: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Shortest time between two such statuses while the Job controller still creates pods.
-const WHILE_PODS_COME: Duration = Duration::from_secs(30);
+const PAUSE_WHILE_PODS_APPEAR: Duration = Duration::from_secs(30);
 /// Longest time that the first status waits for the pods to be created.
-const FIRST_STATUS: Duration = Duration::from_secs(10);
+const FIRST_STATUS_WAIT: Duration = Duration::from_secs(10);
 
 /// When a status was last written, and how long the next one waits if it differs in numbers only.
 #[derive(Debug, Clone, Copy)]
@@ -164,7 +164,7 @@ impl Statuses {
     }
 
     /// Notes that the Job was created, or deleted to be recreated. The first status may then wait until the pods exist,
-    /// for at most `FIRST_STATUS`.
+    /// for at most `FIRST_STATUS_WAIT`.
     pub fn note_job_changed(&self, uid: &str, now: Instant) {
         self.note_write(uid, 0, now);
     }
@@ -187,8 +187,8 @@ impl Statuses {
     ) -> Option<Duration> {
         let written = *self.written_at().get(uid)?;
         let pause = match (expects_pods, is_first) {
-            (true, true) => FIRST_STATUS,
-            (true, false) => WHILE_PODS_COME,
+            (true, true) => FIRST_STATUS_WAIT,
+            (true, false) => PAUSE_WHILE_PODS_APPEAR,
             (false, _) => written.pause,
         };
         let wait = pause.saturating_sub(now.saturating_duration_since(written.time));

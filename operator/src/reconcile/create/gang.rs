@@ -57,7 +57,7 @@ pub(super) async fn delete_earlier(
     let GangOf::Object(object) = &objects.gang else {
         return;
     };
-    // There is no earlier Job: the first one fixes the maximum size in the status.
+    // There was no earlier Job: the first one would have fixed `maximumSize` in the status.
     if target.status.maximum_size.is_none() && observed.last_job.is_none() {
         return;
     }
@@ -150,10 +150,10 @@ pub(super) async fn resize(
         job.initial_size
     };
     let min_size = cluster.min_size.map(|size| job.capped(size));
-    let largest = |initial_size: Option<u32>| min_size.or(initial_size);
+    let limit = |initial_size: Option<u32>| min_size.or(initial_size);
     // `completions` is the size before: the caller changes the Job only after this.
-    let before = count(largest(job.initial_size), job.completions);
-    let now = count(largest(next_initial_size), size);
+    let before = count(limit(job.initial_size), job.completions);
+    let now = count(limit(next_initial_size), size);
     if before != now {
         context
             .writer

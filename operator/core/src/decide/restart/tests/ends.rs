@@ -1302,7 +1302,7 @@ fn job_fails_instead_of_a_restart_with_an_invalid_spec() {
         ..job()
     };
     for limit in [Limit::Backoff, Limit::MaxRestarts, Limit::None] {
-        let decide = |is_spec_valid, job, is_there| {
+        let decide = |is_spec_valid, job, job_exists| {
             let observation = Observation {
                 is_spec_valid,
                 job,
@@ -1310,7 +1310,7 @@ fn job_fails_instead_of_a_restart_with_an_invalid_spec() {
             };
             let to_replace = JobToReplace {
                 job_uid: "job".into(),
-                is_there,
+                job_exists,
                 is_failing: false,
             };
             restart_or_end(

@@ -82,7 +82,7 @@ impl World {
         match self.decision(&known, now) {
             Decision::Restart {
                 job_uid,
-                is_there,
+                job_exists,
                 reason,
                 message,
                 limit,
@@ -90,7 +90,7 @@ impl World {
                 // The operator reads the Job once more, without a cache.
                 let current_uid = self.job.as_ref().map(|job| &job.uid);
                 let has_completed = self.job.as_ref().is_some_and(|job| job.seen.complete.is_some());
-                if current_uid != is_there.then_some(&job_uid) || has_completed {
+                if current_uid != job_exists.then_some(&job_uid) || has_completed {
                     return;
                 }
                 if may_write() {
@@ -100,7 +100,7 @@ impl World {
                         ..after
                     });
                 }
-                if may_write() && is_there {
+                if may_write() && job_exists {
                     self.delete_job_of(&job_uid);
                 }
             }
