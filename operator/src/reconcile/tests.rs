@@ -137,7 +137,7 @@ fn spec_with_services() -> Value {
 }
 
 #[tokio::test]
-async fn running_job_is_failed_for_its_lead_if_the_spec_is_invalid() {
+async fn running_job_fails_for_its_pods_if_the_spec_is_invalid() {
     let snippet = Termination {
         snippet: Some("pre".into()),
         ..Termination::new(Ender::Snippet, 3)

@@ -170,7 +170,7 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
         pods: pods.map(|(uid, pod)| (uid, Box::new(pod))).into(),
         ..Observed::default()
     };
-    let now = observed.with_leads(
+    let updated = observed.with_leads(
         "job",
         vec![(
             "c".into(),
@@ -180,14 +180,14 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
             },
         )],
     );
-    assert_eq!(now.gone_leads, [lead("a")]);
+    assert_eq!(updated.gone_leads, [lead("a")]);
     // The index has not seen `c` before. It had ended without a sign of a removal, so it ended before any loss
     // (`PodSeen::remember`).
     assert!(
-        now.pods["c"].has_ended
-            && now.pods["c"].ended_before_loss
-            && now.pods.contains_key("b")
-            && now.pods.len() == 2
+        updated.pods["c"].has_ended
+            && updated.pods["c"].ended_before_loss
+            && updated.pods.contains_key("b")
+            && updated.pods.len() == 2
     );
 }
 

@@ -93,10 +93,13 @@ struct World {
     pods: BTreeMap<String, Pod>,
     /// As stored, with its version.
     status: (u64, MiniClusterStatus),
+    /// The last resourceVersion. It is also the control plane's time, in seconds (`World::now`).
     version: u64,
+    /// Events that the watches have not delivered yet.
     news_of_jobs: VecDeque<News<(u64, JobSeen)>>,
     news_of_pods: VecDeque<News<PodSeen>>,
     index: Index,
+    /// By how many seconds the operator's clock is ahead.
     skew: i64,
     /// The exit code of a lead whose pod is stopped.
     lead_stop_code: u8,
@@ -161,14 +164,16 @@ impl World {
         self.version
     }
 
-    fn tell_job(&mut self) {
+    /// Queues the Job's state for the watch of Jobs.
+    fn report_job(&mut self) {
         let version = self.tick();
         if let Some(job) = &self.job {
             self.news_of_jobs.push_back(News::Is((version, job.seen.clone())));
         }
     }
 
-    fn tell_pod(&mut self, name: &str) {
+    /// Queues a pod's state for the watch of pods.
+    fn report_pod(&mut self, name: &str) {
         if let Some(pod) = self.pods.get(name) {
             self.news_of_pods.push_back(News::Is(pod.seen.clone()));
         }
@@ -207,7 +212,7 @@ impl World {
         pod.seen.is_ready = false;
         pod.seen.has_succeeded = termination.code == 0;
         pod.seen.exit = exit(termination).map(Box::new);
-        self.tell_pod(name);
+        self.report_pod(name);
     }
 
     fn kill(&mut self, name: &str, exit: Exit) {
@@ -218,7 +223,7 @@ impl World {
         pod.is_unseen |= exit.is_unseen;
         (pod.runs, pod.seen.is_running, pod.seen.is_ready) = (false, false, false);
         (pod.seen.has_ended, pod.seen.exit) = (true, Some(Box::new(exit)));
-        self.tell_pod(name);
+        self.report_pod(name);
     }
 
     /// The time by the control plane's clock.
@@ -234,7 +239,7 @@ impl World {
         self.lost_follower |= pod.seen.index > 0;
         pod.seen.is_deleting = true;
         pod.seen.deletion_requested.get_or_insert(now);
-        self.tell_pod(name);
+        self.report_pod(name);
     }
 
     fn happen(&mut self, event: Event) {
@@ -307,13 +312,13 @@ impl World {
                     .filter(|job| !job.seen.is_finished() && job.seen.is_suspended != suspend)
                 {
                     job.seen.is_suspended = suspend;
-                    self.tell_job();
+                    self.report_job();
                 }
             }
             Event::Kubelets => self.kubelets(),
             Event::Controller => self.controller(),
-            Event::NewsOfJobs => self.hear_job(),
-            Event::NewsOfPods => self.hear_pod(),
+            Event::NewsOfJobs => self.deliver_job_news(),
+            Event::NewsOfPods => self.deliver_pod_news(),
             Event::Operator(writes) => self.operator(writes),
             Event::NewOperator(skew) => self.replace_operator(skew),
         }
@@ -355,7 +360,7 @@ impl World {
     /// that the watch has not delivered would be lost with the pod.
     fn somebody_deletes_the_job(&mut self) {
         while !self.news_of_pods.is_empty() {
-            self.hear_pod();
+            self.deliver_pod_news();
         }
         let job_in_status = self.status.1.job_uid.clone();
         let is_active_and_reported = |job: &mut Job| {
@@ -399,8 +404,8 @@ impl World {
                 self.happen(event);
             }
             while !self.news_of_jobs.is_empty() || !self.news_of_pods.is_empty() {
-                self.hear_job();
-                self.hear_pod();
+                self.deliver_job_news();
+                self.deliver_pod_news();
             }
             self.operator(9);
         }

@@ -53,7 +53,7 @@ impl World {
                 if let Some(pod) = self.pods.get_mut(&name) {
                     pod.seen.has_ended = true;
                 }
-                self.tell_pod(&name);
+                self.report_pod(&name);
             } else if pod.seen.is_deleting || pod.seen.end_requested.is_some() {
                 // A stopped follower asks for a replacement.
                 let code = if pod.seen.index == 0 {
@@ -94,7 +94,7 @@ impl World {
                 pod.seen.has_begun,
             ) = (true, true, true, true);
         }
-        self.tell_pod(name);
+        self.report_pod(name);
     }
 
     /// The first rule of `render::job`'s failure policy that matches. Without a match, the failure counts. The Job sees
@@ -125,7 +125,7 @@ impl World {
         let (seen, succeeded) = self.verdict_on(&job);
         if let Some(job) = self.job.as_mut().filter(|job| job.seen != seen) {
             job.seen = seen.clone();
-            self.tell_job();
+            self.report_job();
         }
         if seen.failing.is_some() || succeeded {
             return self.end_job(seen, succeeded);
@@ -157,7 +157,7 @@ impl World {
         }
         job.has_suspended_condition = job.seen.is_suspended;
         if job.seen.start_time != before {
-            self.tell_job();
+            self.report_job();
         }
     }
 
@@ -185,7 +185,7 @@ impl World {
             if let Some(job) = &mut self.job {
                 job.seen.failed = job.seen.failing.clone();
             }
-            return self.tell_job();
+            return self.report_job();
         }
         if self.pods.is_empty() {
             self.news_of_jobs.push_back(News::Gone(job.uid));
@@ -265,7 +265,7 @@ impl World {
         if let Some(job) = &mut self.job {
             job.seen = seen;
         }
-        self.tell_job();
+        self.report_job();
     }
 
     /// Creates the pod of an index that has none, with the counts of the last one that failed.
@@ -317,7 +317,7 @@ impl World {
             is_unseen: false,
         };
         self.pods.insert(name.clone(), pod);
-        self.tell_pod(&name);
+        self.report_pod(&name);
         self.collect();
     }
 }

@@ -19,7 +19,7 @@ impl World {
         }
     }
 
-    pub(super) fn hear_job(&mut self) {
+    pub(super) fn deliver_job_news(&mut self) {
         match self.news_of_jobs.pop_front() {
             Some(News::Is((version, seen))) => {
                 let uid = seen.uid.clone();
@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    pub(super) fn hear_pod(&mut self) {
+    pub(super) fn deliver_pod_news(&mut self) {
         match self.news_of_pods.pop_front() {
             Some(News::Is(seen)) => {
                 let name = seen.name.clone();
@@ -60,14 +60,14 @@ impl World {
         self.index.join(&Key::new("ns", "service"), "mc");
         self.news_of_jobs.clear();
         self.news_of_pods.clear();
-        self.tell_job();
+        self.report_job();
         let names: Vec<String> = self.pods.keys().cloned().collect();
         for name in names {
-            self.tell_pod(&name);
+            self.report_pod(&name);
         }
         while !self.news_of_jobs.is_empty() || !self.news_of_pods.is_empty() {
-            self.hear_job();
-            self.hear_pod();
+            self.deliver_job_news();
+            self.deliver_pod_news();
         }
     }
 
@@ -115,7 +115,7 @@ impl World {
                         && let Some(pod) = self.pods.get_mut(&name)
                     {
                         pod.seen.end_requested = Some(now);
-                        self.tell_pod(&name);
+                        self.report_pod(&name);
                     }
                 }
             }
@@ -127,7 +127,7 @@ impl World {
                         .filter(|job| job.uid == job_uid && job.seen.failing.is_none())
                 {
                     job.seen.failing = condition(&reason);
-                    self.tell_job();
+                    self.report_job();
                 }
             }
             Decision::Ended { reason, .. } => {
@@ -269,7 +269,7 @@ impl World {
     fn delete_job_of(&mut self, uid: &str) {
         if let Some(job) = self.job.as_mut().filter(|job| job.uid == uid) {
             job.seen.is_deleting = true;
-            self.tell_job();
+            self.report_job();
         }
     }
 
