@@ -90,7 +90,7 @@ pub struct EndedChild {
     /// The stop, if it came before the child's end.
     pub stopped: Option<Stop>,
     /// Whether an order to end was passed on to the child before its end.
-    pub passed_on: bool,
+    pub was_passed_on: bool,
     /// When it first wrote output, if its output is copied.
     pub first_output: Option<Instant>,
 }
@@ -112,7 +112,7 @@ pub struct Supervisor {
     /// The children that were started here, until somebody has asked for their end.
     children: BTreeMap<i32, ChildState>,
     /// Whether there is a terminal to give to children.
-    terminal: bool,
+    has_terminal: bool,
 }
 
 #[derive(Debug, Default)]
@@ -128,7 +128,7 @@ impl Supervisor {
         if std::process::id() != 1 {
             nix::sys::prctl::set_child_subreaper(true)?;
         }
-        let (signals, terminal) = (Signals::new()?, terminal::is_ours());
+        let (signals, has_terminal) = (Signals::new()?, terminal::is_ours());
         Ok(Supervisor {
             signals,
             stop: None,
@@ -137,7 +137,7 @@ impl Supervisor {
             hold: None,
             kill_after: None,
             children: BTreeMap::new(),
-            terminal,
+            has_terminal,
         })
     }
 
@@ -197,7 +197,7 @@ impl Supervisor {
 
     /// Whether there is a terminal to give to children.
     pub fn has_terminal(&self) -> bool {
-        self.terminal
+        self.has_terminal
     }
 
     /// Starts a program, whose end is remembered until somebody asks for it.
@@ -359,7 +359,7 @@ impl Supervisor {
                 break end;
             }
             if self.take_suspended(child.pid) {
-                stopping.suspended = true;
+                stopping.is_suspended = true;
                 self.suspend_self();
             }
             if let (Some(stop), None) = (self.stop, stopping.stop) {
@@ -375,13 +375,13 @@ impl Supervisor {
                 },
                 () = until(stopping.deadline) => stopping.handle_deadline(self.kill_deadline(), &child, terms, policy),
                 useful = answer(&mut stopping.asked) => stopping.handle_answer(useful, &child, terms),
-                order = policy.reason(child.pid, held), if !stopping.passed_on => {
+                order = policy.reason(child.pid, held), if !stopping.was_passed_on => {
                     stopping.pass_on(order, self.kill_deadline(), &child, terms, policy);
                 }
             }
         };
         let at = Instant::now();
-        if self.terminal {
+        if self.has_terminal {
             terminal::reclaim();
         }
         let first_output = copier.as_ref().and_then(output::OutputCopier::first_output);
@@ -396,7 +396,7 @@ impl Supervisor {
             end,
             at,
             stopped: stopping.stop,
-            passed_on: stopping.passed_on,
+            was_passed_on: stopping.was_passed_on,
             first_output,
         })
     }
@@ -415,8 +415,8 @@ impl Supervisor {
             // the terms.
             let is_for_group = matches!(signal, libc::SIGTSTP | libc::SIGCONT);
             if signal == libc::SIGCONT {
-                stopping.suspended = false;
-                if self.terminal {
+                stopping.is_suspended = false;
+                if self.has_terminal {
                     terminal::give_to(child.pid);
                 }
             }
@@ -434,7 +434,7 @@ impl Supervisor {
             SecondStop::IsIgnored => {}
             SecondStop::Kills if self.is_duplicate_stop() => {}
             // The policy holds the first stop back: the second one ends the hold.
-            _ if !stopping.passed_on => {
+            _ if !stopping.was_passed_on => {
                 stopping.pass_on(Order::signal(signal), self.kill_deadline(), child, terms, policy);
             }
             SecondStop::Kills => {
@@ -448,7 +448,7 @@ impl Supervisor {
     /// After the child was suspended from the terminal: suspends this process, so that the shell above gets its
     /// terminal back. Process 1 has no shell above.
     fn suspend_self(&self) {
-        if self.terminal && std::process::id() != 1 {
+        if self.has_terminal && std::process::id() != 1 {
             terminal::reclaim();
             let _ = raw::send(std::process::id().cast_signed(), libc::SIGSTOP);
         }
@@ -480,9 +480,9 @@ struct Stopping {
     /// The stop, once this child is being stopped for it.
     stop: Option<Stop>,
     /// Whether an order to end was passed on to the child.
-    passed_on: bool,
+    was_passed_on: bool,
     /// Whether the child was suspended (SIGTSTP, SIGSTOP), and the agent has not continued it.
-    suspended: bool,
+    is_suspended: bool,
     /// Until the order is passed on: the end of the policy's hold ([`AtStop::Hold`]). After that: when remaining
     /// processes are killed.
     deadline: Option<Instant>,
@@ -532,7 +532,7 @@ impl Stopping {
         terms: Terms,
         policy: &mut dyn Policy,
     ) {
-        self.passed_on = true;
+        self.was_passed_on = true;
         let bounds = [kill_at, order.within.map(|within| Instant::now() + within)];
         self.deadline = bounds.into_iter().flatten().min();
         match policy.in_place_of_signal() {
@@ -548,7 +548,7 @@ impl Stopping {
 
     fn send_stop(&self, signal: i32, child: &Child, terms: Terms) {
         send(child, terms.target, signal);
-        if self.suspended {
+        if self.is_suspended {
             send(child, SignalTarget::Group, libc::SIGCONT); // a suspended process does not handle signals
         }
     }
@@ -561,7 +561,7 @@ impl Stopping {
         terms: Terms,
         policy: &mut dyn Policy,
     ) {
-        if !self.passed_on {
+        if !self.was_passed_on {
             let order = policy.at_hold_timeout(child.pid);
             return self.pass_on(order, kill_at, child, terms, policy);
         }

@@ -78,7 +78,7 @@ pub(super) struct LaunchEnd {
     pub(super) lasted: Duration,
     /// The stop, if it came before its end.
     pub(super) stopped: Option<Stop>,
-    /// Whether the agent sent it a signal because of the stop or a lost parent. Otherwise it ended without one.
+    /// Whether an order to end, because of the stop or a lost parent, was passed on to it before its end.
     pub(super) was_passed_on: bool,
     /// What is missing, if the agent ended it because its parent broker was lost.
     pub(super) lost: Option<Missing>,
@@ -181,7 +181,7 @@ impl<'a> BrokerPolicy<'a> {
             end,
             at,
             stopped,
-            passed_on,
+            was_passed_on,
             first_output,
         } = ended;
         let lost = self.lost;
@@ -190,7 +190,7 @@ impl<'a> BrokerPolicy<'a> {
             at,
             lasted: Duration::ZERO,
             stopped,
-            was_passed_on: passed_on,
+            was_passed_on,
             lost,
             has_joined: false,
             has_come_up: false,

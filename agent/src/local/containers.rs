@@ -567,15 +567,15 @@ mod tests {
             gid: 0,
             ..machine()
         };
-        let of = |spec: &str| arrangement_on(&root, spec).unwrap().containers.remove(0);
+        let runner = |spec: &str| arrangement_on(&root, spec).unwrap().containers.remove(0);
         let container = "  containers: [{image: app, name: app, command: id";
         let pod = "  pod: {securityContext: {runAsUser: 7, runAsGroup: 8}}\n";
-        assert_eq!(of(&format!("{container}}}]")).owner, None);
-        assert_eq!(of(&format!("{pod}{container}}}]")).owner, Some((7, 8)));
+        assert_eq!(runner(&format!("{container}}}]")).owner, None);
+        assert_eq!(runner(&format!("{pod}{container}}}]")).owner, Some((7, 8)));
         let of_container = format!("{pod}{container}, securityContext: {{runAsUser: 9}}}}]");
-        assert_eq!(of(&of_container).owner, Some((9, 8)));
+        assert_eq!(runner(&of_container).owner, Some((9, 8)));
         let overlay = "\n  podTemplate: {spec: {containers: [{name: app, env: [{name: OMP_NUM_THREADS, value: '4'}]}]}}";
-        let overlaid = of(&format!("{container}}}]{overlay}"));
+        let overlaid = runner(&format!("{container}}}]{overlay}"));
         assert_eq!(overlaid.environment["OMP_NUM_THREADS"], "4");
     }
 

@@ -136,9 +136,9 @@ fn stop_by_the_agent_itself_is_no_second_stop() {
 }
 
 #[test]
-fn time_goes_on_while_an_answer_is_awaited() {
+fn kill_deadline_passes_while_a_request_is_pending() {
     alone(
-        "supervise::tests::time_goes_on_while_an_answer_is_awaited",
+        "supervise::tests::kill_deadline_passes_while_a_request_is_pending",
         |folder| {
             let at = folder.to_owned();
             stop_after(at.join("pid"));
@@ -265,7 +265,7 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
                 policy,
             );
             assert_eq!(
-                (ended.end, ended.passed_on),
+                (ended.end, ended.was_passed_on),
                 (ChildEnd::Exited(code), true),
                 "{name}"
             );

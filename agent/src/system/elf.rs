@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_symbol_counts() {
+    fn newest_glibc_version_in_a_file_counts() {
         assert_eq!(
             newest_glibc(b"..GLIBC_2.4\0GLIBC_2.34\0GLIBC_2.2.5\0GLIBC_PRIVATE"),
             Some(34)

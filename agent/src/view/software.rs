@@ -141,7 +141,7 @@ fn entries(folder: &Path) -> Result<BTreeMap<OsString, bool>, TreeError> {
 }
 
 fn failure(error: TreeError) -> Failure {
-    if !error.reading {
+    if !error.is_read_error {
         return error.into();
     }
     let (path, why) = (error.path.display(), plain(&error.error));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_of_both_are_there_and_the_views_count() {
+    fn merged_software_has_both_and_prefers_the_views() {
         let folder = tempfile::tempdir().unwrap();
         let at = |path: &str| folder.path().join(path);
         let own = |path: &str, text: &str| file(at("image/opt/software").join(path), text);

@@ -83,14 +83,14 @@ pub struct Tree {
 #[derive(Debug)]
 pub struct TreeError {
     pub path: PathBuf,
-    /// Whether it could not be read; else it could not be written.
-    pub reading: bool,
+    /// Whether it could not be read. False: it could not be written.
+    pub is_read_error: bool,
     pub error: io::Error,
 }
 
 impl From<TreeError> for Failure {
     fn from(error: TreeError) -> Failure {
-        if !error.reading {
+        if !error.is_read_error {
             return Failure::write("write", &error.path, &error.error);
         }
         let cause = format!("failed to read {}: {}", error.path.display(), plain(&error.error));
@@ -108,7 +108,7 @@ impl From<TreeError> for Failure {
 pub fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
     move |error| TreeError {
         path: path.to_owned(),
-        reading: true,
+        is_read_error: true,
         error,
     }
 }
@@ -117,7 +117,7 @@ pub fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
 pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
     move |error| TreeError {
         path: path.to_owned(),
-        reading: false,
+        is_read_error: false,
         error,
     }
 }

@@ -127,8 +127,7 @@ impl ParentProbe {
     /// One attempt: looks up the name, connects, and closes the connection. With `only_looked_up`, it does not connect.
     pub async fn probe(&mut self) -> Result<(), Missing> {
         if self.should_connect {
-            // `&mut None`: nobody asks for the time of the look-up.
-            self.try_connect(&mut None).await
+            self.probe_port().await
         } else {
             self.look_up().await.map(drop)
         }

@@ -95,12 +95,12 @@ mod tests {
     fn socket_is_noticed_at_once_when_its_folder_appears_later() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("run/flux/local");
-        let there = path.clone();
+        let socket_path = path.clone();
         let maker = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
-            std::fs::create_dir_all(there.parent().unwrap()).unwrap();
+            std::fs::create_dir_all(socket_path.parent().unwrap()).unwrap();
             std::thread::sleep(Duration::from_millis(100));
-            let listener = std::os::unix::net::UnixListener::bind(&there).unwrap();
+            let listener = std::os::unix::net::UnixListener::bind(&socket_path).unwrap();
             let bound = Instant::now();
             listener.accept().unwrap();
             bound
