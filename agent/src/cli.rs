@@ -506,7 +506,7 @@ fn code_of_init_container(result: Result<u8, Failure>) -> u8 {
 /// Prints the plans, or what is wrong; returns the exit code.
 fn show_plans(args: &explain::Args) -> u8 {
     match explain::run(args, dry_run::read) {
-        Ok(text) if args.format == explain::Format::Text && shows_colours() => {
+        Ok(text) if args.format == explain::Format::Text && should_use_color() => {
             write_out(&explain::paint(&text))
         }
         Ok(text) => write_out(&text),
@@ -525,8 +525,8 @@ fn show_plans(args: &explain::Args) -> u8 {
     }
 }
 
-/// Whether standard output is a terminal and colours are not disabled (https://no-color.org).
-fn shows_colours() -> bool {
+/// Whether standard output is a terminal and color is not disabled (https://no-color.org).
+fn should_use_color() -> bool {
     use std::io::IsTerminal;
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

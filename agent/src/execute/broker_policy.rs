@@ -211,8 +211,8 @@ impl Policy for BrokerPolicy<'_> {
             if self.shutdown.is_shutting_down() {
                 return AtStop::PassOn(Order::signal(0));
             }
-            // Without this note, the next start of the container would assume that somebody shut the instance down, and
-            // would not run the program again.
+            // Without this line in the record, the next start of the container would assume that somebody shut the
+            // instance down, and would not run the program again.
             let _ = self.record.map(Record::add_stop);
             return AtStop::PassOn(Order::signal(signal));
         };

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeline_joins_neighbours_and_names_every_stage() {
+    fn timeline_joins_repeated_stages_and_lists_each() {
         let mut timeline = ContainerTimeline::start();
         let begin = timeline.started;
         timeline.record_until("config", begin, begin + Duration::from_millis(2));

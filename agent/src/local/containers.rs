@@ -273,7 +273,7 @@ impl LocalContainer {
             .map(|(path, mode)| (path.to_owned(), mode))
             .collect();
         self.mounts.push(Bind::new(&machine.agent, AGENT_FILE, false));
-        // In place of the view's image: the agent finds the view at this path in it.
+        // In place of the view's image, in which the agent looks for the view at this path.
         self.mounts.push(Bind::new(
             &machine.prefix,
             &format!("{VIEW_IMAGE_MOUNT}{VIEW_IMAGE_LINK}"),

@@ -13,7 +13,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 use crate::report::failure::{Failure, plain};
 use crate::system::netlink;
 
-// Numbers of the kernel's headers.
+// Numbers from the kernel's headers.
 /// RTM_NEWLINK, a type of message.
 const NEW_LINK: u16 = 16;
 /// RTM_NEWADDR, a type of message.
@@ -35,7 +35,7 @@ const LOOPBACK: u32 = 1;
 
 /// The address of the pod with this index. It exists only in the network namespace of the run.
 pub fn address(index: u32) -> Ipv4Addr {
-    // 10.9.0.1 for the pod 0. Not 127.x.x.x, which the agent does not take for a pod's own address.
+    // 10.9.0.1 for pod 0. Not 127.x.x.x, which the agent does not take for a pod's own address.
     let [_, _, high, low] = (index + 1).to_be_bytes();
     Ipv4Addr::new(10, 9, high, low)
 }
