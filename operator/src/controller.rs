@@ -52,7 +52,7 @@ const BURST: Duration = Duration::from_millis(100);
 /// A reconcile that takes longer than this counts as slow and leaves its slot. So a slow admission webhook,
 /// for example, does not delay other MiniClusters.
 const SLOT_TIME: Duration = Duration::from_secs(2);
-/// How long reconciles may run after the operator was told to stop. A call to a slow API server takes longer, but 30 s
+/// How long reconciles may run after a stop signal. A call to a slow API server takes longer, but 30 s
 /// after SIGTERM the kubelet kills the operator. It must have released the Lease by then, so that another replica leads
 /// at once.
 const FINISH_TIME: Duration = Duration::from_secs(20);

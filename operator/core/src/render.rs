@@ -356,7 +356,7 @@ fn job_of(
     );
     let job = job.map_err(RenderError::Overlay)?;
     match gang {
-        gang::GangOf::Object(object) => gang::tie(job, &object.at),
+        gang::GangOf::Object(object) => gang::with_reference(job, &object.at),
         gang::GangOf::None | gang::GangOf::Unserved(_) => Ok(job),
     }
 }
@@ -410,8 +410,8 @@ fn owner(name: &str, uid: &str) -> OwnerReference {
     }
 }
 
-/// None for an empty list, which would differ from a missing one when objects are compared.
-fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+/// The list; None if it is empty, since an empty list would differ from a missing one when objects are compared.
+fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 

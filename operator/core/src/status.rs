@@ -147,7 +147,7 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
     let job = inputs.job;
     let ended = job.is_some_and(JobSeen::is_finished);
     let conditions = conditions::compute(inputs, &summary, &outcome);
-    let restarts = restarts(inputs, &summary);
+    let counted = with_observed_restarts(inputs, &summary);
     MiniClusterStatus {
         phase: Some(phase(inputs, &summary).to_string()),
         size: count(summary.living),
@@ -163,12 +163,12 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
             .filter(|job| job.is_finished())
             .and_then(JobSeen::end_time)
             .map(rfc3339),
-        restart_count: restarts.restart_count,
-        // `restart::with_counted_restart` counts these two, in a status of its own. `restarts` adds to neither.
+        restart_count: counted.restart_count,
+        // Only `restart::with_counted_restart` adds to these two, in a status of its own.
         backoff_limit_used: previous.backoff_limit_used,
         max_restarts_used: previous.max_restarts_used,
-        container_restarts: restarts.container_restarts,
-        restarts: restarts.restarts,
+        container_restarts: counted.container_restarts,
+        restarts: counted.restarts,
         // The caller has already added the new losses to the previous status.
         lost_pods: previous.lost_pods.clone(),
         job_uid: job_uid(inputs, &conditions),
@@ -354,9 +354,9 @@ fn job_uid(inputs: &Inputs, conditions: &[Condition]) -> Option<String> {
     }
 }
 
-/// The status with the restarts that the operator does not decide: restarts by the kubelet, and the restart after a
-/// suspension.
-fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
+/// The previous status with the restarts that the operator does not decide: restarts by the kubelet, and the restart
+/// after a suspension.
+fn with_observed_restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let mut known = inputs.previous.clone();
     let Some(job) = inputs.job else {
         return known;

@@ -9,7 +9,7 @@
 use flux_operator_client::dry_run::{self, DryRunAnswer};
 use flux_operator_core::labels;
 use flux_operator_core::observe::cluster::version;
-use flux_operator_core::observe::job::{JobObject, JobSeen, JobSize};
+use flux_operator_core::observe::job::{JobObject, JobSeen, JobSpecPart};
 use flux_operator_core::observe::partial::Partial;
 use flux_operator_core::observe::pod::PodSeen;
 use flux_operator_core::observe::service::{ServiceObject, ServiceSeen, ServiceSpecPart};
@@ -499,7 +499,7 @@ impl Writer {
                 check_label(&existing)?;
                 // Only the metadata of the existing Job is known. Until the watch reports its size, the wanted size is
                 // used.
-                Ok(Partial::new(existing, JobSize::of(&job.rendered)))
+                Ok(Partial::new(existing, JobSpecPart::of(&job.rendered)))
             }
         }
     }

@@ -101,10 +101,15 @@ pub(super) struct ConnectionSlot {
     busy_since: Mutex<Option<Instant>>,
 }
 
-/// Memory reserved for a body, until this is dropped. The permits are, in this order: memory of the peer, memory of
-/// all; for a body larger than `SMALL_BODY_MAX` also: large body of the peer, large body of all.
+/// Memory reserved for a body, until this is dropped. Each part is reserved from the peer's share and from that of all.
 #[derive(Debug, Default)]
-pub(super) struct BodyMemory(Vec<OwnedSemaphorePermit>);
+pub(super) struct BodyMemory {
+    of_peer: Option<OwnedSemaphorePermit>,
+    of_all: Option<OwnedSemaphorePermit>,
+    /// For a body larger than `SMALL_BODY_MAX`.
+    large_of_peer: Option<OwnedSemaphorePermit>,
+    large_of_all: Option<OwnedSemaphorePermit>,
+}
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -242,37 +247,33 @@ impl ConnectionSlot {
         if size <= UNRESERVED_MAX {
             return;
         }
-        let acquire = async |semaphore: &Arc<Semaphore>, number: usize| {
-            // The semaphore is never closed: this cannot fail.
-            semaphore
-                .clone()
-                .acquire_many_owned(u32::try_from(number).unwrap_or(u32::MAX))
-                .await
-                .ok()
-        };
-        let held_permits = held.0.first().map_or(0, OwnedSemaphorePermit::num_permits);
+        let held_permits = held.of_peer.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let missing = size
             .min(SMALL_BODY_MAX)
             .div_ceil(UNIT)
             .saturating_sub(held_permits);
         if missing > 0 {
             // The peer's share first: a peer that has used it up takes nothing more from the others.
-            for (index, semaphore) in [&self.share.memory, &self.limits.memory].into_iter().enumerate() {
-                let Some(permit) = acquire(semaphore, missing).await else {
-                    return;
-                };
-                match held.0.get_mut(index) {
-                    Some(known) => known.merge(permit),
-                    None => held.0.push(permit),
-                }
-            }
+            acquire(&mut held.of_peer, &self.share.memory, missing).await;
+            acquire(&mut held.of_all, &self.limits.memory, missing).await;
         }
-        // With four permits, the large body is reserved already.
-        if size > SMALL_BODY_MAX && held.0.len() < 4 {
-            for semaphore in [&self.share.large, &self.limits.large] {
-                held.0.extend(acquire(semaphore, 1).await);
-            }
+        if size > SMALL_BODY_MAX && held.large_of_all.is_none() {
+            acquire(&mut held.large_of_peer, &self.share.large, 1).await;
+            acquire(&mut held.large_of_all, &self.limits.large, 1).await;
         }
+    }
+}
+
+/// Adds `number` permits of the semaphore to `held`; waits until there are so many.
+async fn acquire(held: &mut Option<OwnedSemaphorePermit>, semaphore: &Arc<Semaphore>, number: usize) {
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
+    // The semaphore is never closed: this cannot fail.
+    let Ok(permit) = semaphore.clone().acquire_many_owned(number).await else {
+        return;
+    };
+    match held {
+        Some(held) => held.merge(permit),
+        None => *held = Some(permit),
     }
 }
 

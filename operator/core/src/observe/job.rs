@@ -12,11 +12,11 @@ use crate::observe::partial::Partial;
 use crate::vocabulary::ConditionType;
 
 /// A Job without its pod template, which has most of a Job's bytes and is not read.
-pub type JobObject = Partial<Job, JobSize, JobStatus>;
+pub type JobObject = Partial<Job, JobSpecPart, JobStatus>;
 
-/// The fields of a Job's spec that may change.
+/// The part of a Job's spec that is read: the fields that may change.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub struct JobSize {
+pub struct JobSpecPart {
     pub completions: Option<i32>,
     pub suspend: Option<bool>,
 }
@@ -104,9 +104,9 @@ impl TrueCondition {
     }
 }
 
-impl JobSize {
-    pub fn of(job: &Job) -> JobSize {
-        let size = job.spec.as_ref().map(|spec| JobSize {
+impl JobSpecPart {
+    pub fn of(job: &Job) -> JobSpecPart {
+        let size = job.spec.as_ref().map(|spec| JobSpecPart {
             completions: spec.completions,
             suspend: spec.suspend,
         });
@@ -118,7 +118,7 @@ impl JobSeen {
     pub fn of(job: &JobObject) -> JobSeen {
         let Partial {
             metadata,
-            spec: size,
+            spec,
             status,
             ..
         } = job;
@@ -158,8 +158,8 @@ impl JobSeen {
             mounts_view: annotation(labels::VIEW).is_some_and(|value| value == labels::VIEW_IS_MOUNTED),
             maximum_size: number(labels::MAXIMUM_SIZE),
             initial_size: number(labels::INITIAL_SIZE),
-            completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
-            is_suspended: size.suspend.unwrap_or(false),
+            completions: spec.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+            is_suspended: spec.suspend.unwrap_or(false),
             queue: queue.cloned(),
             queueing: annotation(labels::QUEUEING).and_then(|text| Queueing::noted(text)),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|value| value == "true"),
@@ -281,7 +281,7 @@ mod tests {
                 "startTime": "2026-01-01T00:00:00Z",
                 "conditions": [{ "type": "Suspended", "status": is_suspended }],
             });
-            let mut job = JobObject::new(Default::default(), JobSize::default());
+            let mut job = JobObject::new(Default::default(), JobSpecPart::default());
             job.status = serde_json::from_value(status).unwrap();
             JobSeen::of(&job).start_time
         };
@@ -308,7 +308,7 @@ mod tests {
             let metadata = serde_json::json!({ "annotations": annotations, "ownerReferences": [owner] });
             JobSeen::of(&JobObject::new(
                 serde_json::from_value(metadata).unwrap(),
-                JobSize::default(),
+                JobSpecPart::default(),
             ))
         };
         let of_annotations = |job: &JobSeen| {

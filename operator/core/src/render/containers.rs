@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::services::BROKER_PORT;
 use super::view::ViewFrom;
 use super::volumes::{self, UserVolumes};
-use super::{Options, RenderError, some, typed};
+use super::{Options, RenderError, none_if_empty, typed};
 use crate::labels::AGENT;
 
 /// Name of the port with the instance's metrics.
@@ -172,7 +172,7 @@ fn sidecar_of(
     user_volumes: &UserVolumes,
 ) -> Result<Container, RenderError> {
     let mut container = common(&sidecar.container)?;
-    container.volume_mounts = some(volumes::merged(
+    container.volume_mounts = none_if_empty(volumes::merged(
         cluster,
         &sidecar.container.name,
         volumes::for_sidecar(cluster, view, sidecar),
@@ -235,7 +235,7 @@ pub(super) fn runner(
     container.ports = container.ports.filter(|ports| !ports.is_empty());
     // The probe asks the broker by its socket. If the socket is disabled, a running container counts as ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(startup_probe);
-    container.volume_mounts = some(volumes::merged(
+    container.volume_mounts = none_if_empty(volumes::merged(
         cluster,
         &runner.container.name,
         volumes::for_runner(cluster, view),
@@ -298,7 +298,7 @@ pub(super) fn service(
     let as_text = |words: &Vec<String>| words.iter().map(|word| word.replace('$', "$$")).collect();
     Ok(Container {
         command: container.entrypoint.as_ref().map(as_text),
-        volume_mounts: some(user_volumes.mounts(container)),
+        volume_mounts: none_if_empty(user_volumes.mounts(container)),
         ..common(container)?
     })
 }
@@ -310,8 +310,8 @@ fn common(container: &ValidContainer) -> Result<Container, RenderError> {
         image: Some(container.image.clone()),
         image_pull_policy: Some(container.pull_policy.name().into()),
         working_dir: container.working_dir.clone(),
-        env: some(environment(container)),
-        ports: some(container.ports.iter().copied().map(port_of).collect()),
+        env: none_if_empty(environment(container)),
+        ports: none_if_empty(container.ports.iter().copied().map(port_of).collect()),
         resources: resources(&container.resources),
         lifecycle: lifecycle(container),
         security_context: typed(

@@ -93,7 +93,7 @@ impl Elastic {
     /// Sets the fields of a Job that is to be created. A Job for a queue is created suspended, so that nothing runs
     /// before it is admitted, even without the queue's webhook. For a queue, `self` has no `suspend`, as
     /// [`Elastic::of`] makes it later: their hashes are compared.
-    pub(super) fn put(self, is_queued: bool, job: &mut Job) {
+    pub(super) fn set_in_new_job(self, is_queued: bool, job: &mut Job) {
         let count = i32::try_from(self.size).unwrap_or(i32::MAX);
         if let Some(spec) = &mut job.spec {
             spec.parallelism = Some(count);

@@ -320,7 +320,7 @@ fn template_text(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
 }
 
 /// The Job, with a reference to the gang's object in its pods and in its own annotation.
-pub(super) fn tie(mut job: Overlaid<Job>, at: &GangRef) -> Result<Overlaid<Job>, RenderError> {
+pub(super) fn with_reference(mut job: Overlaid<Job>, at: &GangRef) -> Result<Overlaid<Job>, RenderError> {
     job.rendered
         .metadata
         .annotations

@@ -121,12 +121,12 @@ pub(crate) fn build(
     };
     let is_queued = cluster.queueing.queue().is_some();
     // This has to be the value that `Elastic::of` gives later, since their hashes are compared. In a queue, only the
-    // queue suspends and resumes the Job. (`put` creates a Job for a queue suspended.)
+    // queue suspends and resumes the Job. (`set_in_new_job` suspends a Job for a queue.)
     Elastic {
         size: cluster.size,
         suspend: if is_queued { None } else { cluster.suspend },
     }
-    .put(is_queued, &mut job);
+    .set_in_new_job(is_queued, &mut job);
     if !is_queued && let (Some(is_suspended), Some(spec)) = (facts.is_suspended, &mut job.spec) {
         spec.suspend = Some(is_suspended);
     }

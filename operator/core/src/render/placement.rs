@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::some;
+use super::none_if_empty;
 use crate::labels;
 use crate::observe::node::Placement;
 
@@ -58,7 +58,7 @@ fn node_affinity(wanted: &BTreeMap<String, Vec<String>>) -> Option<NodeAffinity>
         operator: "In".into(),
         values: Some(values.clone()),
     };
-    let expressions = some(wanted.iter().map(requirement).collect())?;
+    let expressions = none_if_empty(wanted.iter().map(requirement).collect())?;
     let term = NodeSelectorTerm {
         match_expressions: Some(expressions),
         ..NodeSelectorTerm::default()
@@ -117,7 +117,7 @@ pub(super) fn tolerations(cluster: &ValidMiniCluster) -> Option<Vec<Toleration>>
         effect: toleration.effect.clone(),
         toleration_seconds: toleration.toleration_seconds,
     };
-    some(cluster.pod.tolerations.iter().map(convert).collect())
+    none_if_empty(cluster.pod.tolerations.iter().map(convert).collect())
 }
 
 #[cfg(test)]

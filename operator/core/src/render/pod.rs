@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::view::ViewFrom;
 use super::volumes::UserVolumes;
 use super::{
-    Options, RenderError, RenderFacts, access, containers, placement, queueing, some, typed, volumes,
+    Options, RenderError, RenderFacts, access, containers, none_if_empty, placement, queueing, typed, volumes,
 };
 use crate::labels;
 
@@ -98,7 +98,7 @@ pub(super) fn template(
 }
 
 /// What the Job's pods and the services pod have in common. `overlay`: the one that is applied later. Here it only
-/// tells whether the pod uses the node's network.
+/// shows whether the pod uses the node's network.
 pub(super) fn shared_with_services(cluster: &ValidMiniCluster, overlay: Option<&Overlay>) -> PodSpec {
     let pod = &cluster.pod;
     PodSpec {
@@ -144,7 +144,7 @@ pub(super) fn pull_secrets<'a>(
             names.push(name);
         }
     }
-    some(
+    none_if_empty(
         names
             .into_iter()
             .map(|name| LocalObjectReference { name: name.clone() })

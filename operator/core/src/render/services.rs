@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{RenderFacts, hash, metadata, owner, some};
+use super::{RenderFacts, hash, metadata, none_if_empty, owner};
 use crate::labels;
 
 /// `ipFamilyPolicy`: IPv4 and IPv6 if the Kubernetes cluster has both, else the one that it has.
@@ -72,7 +72,7 @@ pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
             namespace: Some(namespace.to_owned()),
             labels: Some(labels),
             annotations: Some([(labels::RENDERED_HASH.to_owned(), hash(&spec))].into()),
-            owner_references: some(owners.collect()),
+            owner_references: none_if_empty(owners.collect()),
             ..ObjectMeta::default()
         },
         spec: Some(spec),

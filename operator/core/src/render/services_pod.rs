@@ -6,7 +6,7 @@ use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, PodSpec};
 
 use super::volumes::UserVolumes;
-use super::{RenderError, RenderFacts, containers, metadata, pod, some, typed};
+use super::{RenderError, RenderFacts, containers, metadata, none_if_empty, pod, typed};
 use crate::labels;
 
 /// The services pod. None: the spec has no services.
@@ -59,7 +59,7 @@ pub(super) fn build(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<O
                     .unwrap_or_else(|| "Always".into()),
             ),
             security_context: context,
-            volumes: some(volumes),
+            volumes: none_if_empty(volumes),
             ..pod::shared_with_services(cluster, cluster.services_pod_template.as_ref())
         }),
         ..Pod::default()

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::access::Access;
 use super::view::ViewFrom;
-use super::{Options, some};
+use super::{Options, none_if_empty};
 use crate::labels;
 
 /// Volume for the agent's binary.
@@ -182,7 +182,7 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
             path: path.clone(),
             mode: None,
         };
-        some(items.iter().map(item).collect())
+        none_if_empty(items.iter().map(item).collect())
     };
     match source {
         VolumeSource::HostPath(path) => {

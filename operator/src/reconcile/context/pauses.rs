@@ -18,7 +18,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// that a quota has room again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted: nothing can be created there, so a retry is of no
-/// use.
+/// use. After it, the failure lasts (`LASTING_TIME`), so the first retry shows it in the status.
 const SHORTEST_PAUSE_IF_TERMINATING: Duration = Duration::from_secs(12);
 /// The first pause after a change by the operator: then the next reconcile looks at the result. It doubles
 /// while changes follow each other.
