@@ -568,7 +568,7 @@ fn shutdown_before_the_program_begins_is_no_failure_to_start() {
     );
 }
 
-/// A broker on this socket that is in this state once the file `begins` is there.
+/// A fake broker on this socket. It reports this state to a watcher once the file `begins` exists.
 fn broker_in_state(socket: &Path, begins: PathBuf, state: &'static str) {
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {

@@ -154,8 +154,8 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
-    /// The log of the states of a fake broker, whose side is `broker`, and whether the broker is known to shut down.
-    /// The broker first sends a byte: 0, or the errno of a refusal.
+    /// Watches a fake broker, whose side of the connection is `broker`. It first sends a byte: 0, or the errno of a
+    /// refusal. Returns the log of its states, and whether it is known to shut down.
     fn watch(
         actions: StateActions,
         broker: impl FnOnce(Peer, &UnixListener) + Send + 'static,

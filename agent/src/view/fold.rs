@@ -91,8 +91,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A view as made of the packages below `root/software`: a folder for each of theirs, a link for each
-    /// file.
+    /// Makes a view of the packages below `root/software`: a folder for each of their folders, and a link for each file.
     fn view_of(root: &Path) -> Tree {
         let view = root.join("view");
         fs::create_dir(&view).unwrap();
@@ -139,7 +138,7 @@ mod tests {
         root
     }
 
-    /// Paths of the folded view, links with where they lead.
+    /// The paths of the folded view. The path of a link is followed by its target.
     fn folded(root: &Path, mut view: Tree) -> Vec<String> {
         let software = Tree::list(&root.join("software")).unwrap();
         fold_folders(&mut view, &software, Path::new("/opt/software"));
