@@ -184,8 +184,8 @@ mod tests {
     use super::*;
     use crate::testing::block_on;
 
-    /// Runs a fake broker of the lead. `members` gets the connection that asks for the stream of members, and `requests`
-    /// the text of every other request. `answer_to` answers these, by their number and text.
+    /// Runs a fake broker of the lead. `members` gets the connection that asks for the stream of members, and
+    /// `requests` the text of every other request. `answer_to` answers these, by their number and text.
     fn serve(
         listener: UnixListener,
         members: Sender<Peer>,

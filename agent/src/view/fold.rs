@@ -91,7 +91,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// Makes a view of the packages below `root/software`: a folder for each of their folders, and a link for each file.
+    /// Makes a view of the packages below `root/software`: a folder for each of their folders, and a link for each
+    /// file.
     fn view_of(root: &Path) -> Tree {
         let view = root.join("view");
         fs::create_dir(&view).unwrap();
