@@ -14,7 +14,7 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | stop | the first SIGTERM, SIGINT or SIGHUP; after it, no program of the user starts, except `post` on a follower whose instance had ended before |
+//! | stop | the first SIGTERM, SIGINT or SIGHUP; after it, no program of the user starts (a follower's `post` may: `skip_after_stop`) |
 //! | hold | delay a stop: for a follower's broker, while the lead may still end the instance; for a sidecar's command, after Flux has ended |
 //! | staying, presence | the lead's membership in a group of the broker, which shows followers that the lead was not stopped |
 //! | leaving, departure | a follower leaves while the lead stays: its node is drained first |

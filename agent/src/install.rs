@@ -2,7 +2,7 @@
 //! run it.
 //!
 //! ```text
-//! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared byte for byte ─► renamed to DIR/flux-agent
+//! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared ─► renamed to DIR/flux-agent
 //! ```
 //!
 //! No other container may write to that volume. Below the mount path of the volume that the pod's containers share

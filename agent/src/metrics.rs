@@ -1,7 +1,7 @@
 //! Metrics of the instance over HTTP, for autoscalers: `/metrics` (Prometheus), `/metrics.json` (KEDA).
 //!
 //! ```text
-//! a connection ─► its request's head ─► the metrics, at most a second old ◄─ a request, its own task ─ flux_rpc ─► broker
+//! a connection ─► its request's head ─► the metrics, at most a second old ◄─ a request of a task ─ flux_rpc ─► broker
 //!      └──────────── answer (pure), closed ◄──────────┘
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! Receives signals, and supervises child processes.
 //!
 //! ```text
-//! signalfd ─► first stop ─► Supervisor::stop, for the life of the process ─► policy ─► the child, the broker below it, or its group
+//! signalfd ─► first stop ─► Supervisor::stop, which keeps it ─► policy ─► the child, the broker below it, or its group
 //!      ├─ other signals ─► terms ─► the same
 //!      └─ SIGCHLD ─► reap all ─► a child: its end is stored until it is asked for; an adopted orphan: forgotten
 //! ```

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! its socket ─► `state-machine.monitor`, a stream ─► at every change `state-machine.get`: the state's name
-//!                                                       └─ it shuts down ─► the same for rank 0: does the lead stay up?
+//!                                                       └─ it shuts down ─► the same for rank 0: does the lead stay?
 //! ```
 //!
 //! Requests are sent only at a change. If the broker refuses (it is another user's), its states are unknown.
