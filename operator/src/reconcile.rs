@@ -216,10 +216,18 @@ async fn report(
     let until_pods_overdue = matches!(decision, Decision::EndPods { .. })
         .then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
     let until_events_due = diagnosis.map(|diagnosis| diagnosis.until_next_check);
+    // Without another event, the status has to name a pod that is stuck in its deletion. After the end, it names none.
+    let until_stuck = if status::is_finished(&after) {
+        None
+    } else {
+        let pods = observed.pods.values().map(Box::as_ref);
+        remaining::until_stuck(pods, context.metrics.server_clock.now())
+    };
     Ok(requeue_after_shortest([
         until_written,
         until_events_due,
         until_pods_overdue,
+        until_stuck,
         until_deleted,
         until_deadline,
     ]))
@@ -380,8 +388,8 @@ async fn carry_out(
             {
                 return Ok(Done::OutOfTime);
             }
-            let pods =
-                remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
+            let pods = remaining::describe(&observed.living(), context.metrics.server_clock.now())
+                .unwrap_or_else(|| "its pods still run".to_owned());
             let message =
                 format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
             Err(Obstacle::new(Reason::WaitingForPods, message).into())
@@ -757,6 +765,7 @@ fn new_status(
             .and_then(|cluster| context.index.disks_of(cluster)),
         warning,
         now: Timestamp::now(),
+        server_now: context.metrics.server_clock.now(),
     }))
 }
 

@@ -89,6 +89,8 @@ pub struct Inputs<'a> {
     /// why the object waits.
     pub warning: Option<&'a Trouble>,
     pub now: Timestamp,
+    /// The API server's time, which is compared with the times of deletions.
+    pub server_now: Timestamp,
 }
 
 impl<'a> Inputs<'a> {

@@ -344,6 +344,8 @@ reasons! {
             "the queue has evicted the MiniCluster, which waits there again; this does not count towards `backoffLimit` or `maxRestarts`",
         JobDeleted => Warning: "the Job was deleted",
         NodeLost => Warning: "a pod's node has stopped answering",
+        StuckTerminating => Warning:
+            "a pod that has to end first still exists 30 s after its grace period, although its node responds: a finalizer, a volume or a container that cannot be killed holds it. The message names the pod, and `kubectl describe pod` shows the cause. Delete the pod by force only if its containers are gone from the node: otherwise two copies of the program may run",
         NodeRestarted => Warning:
             "the pod's node, or its container runtime, was restarted: nobody saw how the container ended, or it can no longer start",
         Deleted: "the pod was deleted",

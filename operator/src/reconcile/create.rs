@@ -52,7 +52,8 @@ pub(super) async fn create_or_update(
 ) -> Result<Done, ReconcileError> {
     let observed = context.index.observed(&target.key);
     let headless = cluster.and_then(|cluster| context.index.headless(&next_action::headless_key(cluster)));
-    let action = next_action::decide(target, cluster, &observed, headless.as_deref());
+    let server_now = context.metrics.server_clock.now();
+    let action = next_action::decide(target, cluster, &observed, headless.as_deref(), server_now);
     // Without a valid spec, the action is `Nothing`.
     let Some(cluster) = cluster else {
         return Ok(Done::All);
@@ -65,12 +66,16 @@ pub(super) async fn create_or_update(
         NextAction::Nothing => Ok(seconds_left.map_or(Done::All, |seconds| {
             Done::WaitsUntilDeadline(Duration::from_secs(seconds))
         })),
-        NextAction::WaitForPrevious => {
+        NextAction::WaitForPrevious { stuck } => {
             let message = format!(
                 "Job {} of an earlier MiniCluster is still being deleted",
                 target.key.name
             );
-            Err(Obstacle::new(Reason::WaitingForPrevious, message).into())
+            Err(match stuck {
+                Some(pod) => Obstacle::new(Reason::WaitingForPods, format!("{message}; {pod}")),
+                None => Obstacle::new(Reason::WaitingForPrevious, message),
+            }
+            .into())
         }
         NextAction::WaitForPods { message, is_passing } => {
             // With `WaitingForPrevious`, the wait ends by itself, so it counts as no error and sets no `Stalled`.
@@ -188,21 +193,38 @@ async fn update(
     differences: Differences,
     context: &Context,
 ) -> Result<(), ReconcileError> {
+    let changed = change_job(target, cluster, &differences, context).await;
+    if let Err(error) = &changed
+        && error.obstacle().is_none()
+    {
+        return changed;
+    }
+    // Also if the API server refuses to change the Job, which may last: the pods need the other objects.
+    let created = create_missing(target, cluster, differences, context).await;
+    changed.and(created)
+}
+
+/// Updates the Job's mutable fields, if they differ.
+async fn change_job(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    differences: &Differences,
+    context: &Context,
+) -> Result<(), ReconcileError> {
     let Differences {
         facts,
         job_uid,
         elastic,
         is_new_start,
-        must_join,
-        services,
-        services_pod,
+        ..
     } = differences;
-    if let Some(elastic) = elastic {
+    let is_new_start = *is_new_start;
+    if let Some(elastic) = *elastic {
         // By the hash that was applied last, `patch` finds out whether `suspend` has changed in the spec. Only then it
         // sets `suspend`: somebody else may have resumed the Job.
         let job = context.index.job(&target.key);
         let maximum = facts.maximum_size.unwrap_or(elastic.size);
-        let fields = elastic.patch(cluster, &job_uid, job.as_ref(), maximum, is_new_start);
+        let fields = elastic.patch(cluster, job_uid, job.as_ref(), maximum, is_new_start);
         // Before the Job: once the Job has the size, nothing would write the ConfigMap any more.
         if is_new_start {
             let facts = RenderFacts {
@@ -219,7 +241,7 @@ async fn update(
         gang::resize(target, cluster, elastic.size, is_new_start, context).await?;
         let has_old_start = job.is_some_and(|job| job.is_suspended && job.has_start);
         if has_old_start && fields["spec"]["suspend"] == false {
-            context.writer.forget_start(&target.key, &job_uid).await?;
+            context.writer.forget_start(&target.key, job_uid).await?;
         }
         context
             .writer
@@ -227,6 +249,23 @@ async fn update(
             .await?;
         tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     }
+    Ok(())
+}
+
+/// Creates the missing objects of a MiniCluster that has its Job, and deletes an outdated services pod.
+async fn create_missing(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    differences: Differences,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let Differences {
+        facts,
+        must_join,
+        services,
+        services_pod,
+        ..
+    } = differences;
     if must_join {
         let service = next_action::headless_key(cluster);
         context

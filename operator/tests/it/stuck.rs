@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flux_operator::health::metrics::{LiveState, Metrics};
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::queue::place;
+use crate::restarts::running;
 use test_support::api_server::{Call, Calls, Fault, Fixture, SETTLE, assert_message, condition, test, until};
 
 /// Plays the kubelet: the pod has a node, and its volumes cannot be mounted.
@@ -26,10 +28,15 @@ pub(crate) async fn cannot_mount(fixture: &Fixture, pod: &Pod, message: &str) {
         }],
     } });
     fixture.patch_pod_status(pod, status).await;
+    warn(fixture, pod, "FailedMount", message).await;
+}
+
+/// Writes a warning event about the pod.
+async fn warn(fixture: &Fixture, pod: &Pod, reason: &str, message: &str) {
     let event = json!({
         "metadata": { "name": format!("{}.{}", pod.name_any(), message.len()) },
         "involvedObject": { "kind": "Pod", "name": pod.name_any(), "namespace": fixture.namespace, "uid": pod.uid() },
-        "type": "Warning", "reason": "FailedMount", "message": message, "lastTimestamp": Timestamp::now().to_string(),
+        "type": "Warning", "reason": reason, "message": message, "lastTimestamp": Timestamp::now().to_string(),
     });
     fixture.add::<Event>(event).await;
 }
@@ -101,6 +108,36 @@ fn a_volume_that_cannot_be_mounted_is_named() {
     });
 }
 
+/// The pod has a node by now, and a policy that only audits blocks nothing.
+#[test]
+fn warning_that_delays_no_pod_is_not_reported() {
+    test("other-warnings", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 1 })).await;
+        let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
+        let message = "0/5 nodes are available: 5 Insufficient cpu.";
+        warn(&fixture, &pod, "FailedScheduling", message).await;
+        warn(
+            &fixture,
+            &pod,
+            "PolicyViolation",
+            "policy x/y fail: validation error",
+        )
+        .await;
+        let placed = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "True" }] } });
+        fixture.patch_pod_status(&pod, placed).await;
+        until("its events are read", async || {
+            let is_read = |call: &Call| call.resource == "events" && call.verb == "list";
+            operator.calls.all().iter().any(is_read).then_some(())
+        })
+        .await;
+        tokio::time::sleep(SETTLE).await;
+        let status = fixture.status("mc").await;
+        assert_eq!(status["reason"], Value::Null, "{status:#}");
+        operator.stop().await;
+    });
+}
+
 /// Plays the kubelet of a node that has rebooted before the pod's container had started: the reboot removed the pod's
 /// sandbox, or (`has_sandbox`) the pod has a new one.
 async fn set_sandbox(fixture: &Fixture, pod: &Pod, has_sandbox: bool) {
@@ -164,6 +201,34 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
         let is_restarted = |status: &Value| status["restarts"][0]["reason"] == "LeadLost";
         let status = fixture.when("back", "restarted", is_restarted).await;
         assert_message(&status["restarts"][0], "NodeRestarted");
+        operator.stop().await;
+    });
+}
+
+/// The kubelet has ended both pods. A finalizer of another controller holds one, and no event follows.
+#[test]
+fn pod_that_a_finalizer_holds_is_named() {
+    test("finalizer-on-pod", async |fixture| {
+        let operator = fixture.operator().await;
+        let (_, follower) = running(&fixture, "mc", json!({})).await;
+        fixture.hold_pod(&follower).await;
+        fixture
+            .delete_with::<Job>("mc", &DeleteParams::foreground())
+            .await;
+        until("the Job's pods are being deleted", async || {
+            let mut pods = fixture.all_pods("mc").await.into_iter();
+            pods.all(|pod| pod.metadata.deletion_timestamp.is_some())
+                .then_some(())
+        })
+        .await;
+        fixture.reap("mc").await;
+        let status = fixture.when_is("mc", "reason", "StuckTerminating").await;
+        assert_message(&status, &format!("pod {} on node", follower.name_any()));
+        assert_message(&status, "a finalizer");
+        fixture.release_pod(&follower).await;
+        fixture.run_pods("mc", 2).await;
+        let status = fixture.when_condition("mc", "Ready", "True").await;
+        assert_eq!(status["reason"], Value::Null, "{status:#}");
         operator.stop().await;
     });
 }
@@ -275,6 +340,11 @@ fn obstacle_is_not_hidden_by_one_of_a_later_step() {
             status["reason"] == "Forbidden" && message.contains("Job mc")
         };
         fixture.when("mc", "told of the Job", of_job).await;
+        fixture.delete::<Service>("flux-service").await;
+        until("the Service is made again", async || {
+            fixture.find::<Service>("flux-service").await
+        })
+        .await;
         fixture.delete::<ConfigMap>("mc-agent").await;
         let message = "MountVolume.SetUp failed for volume \"flux-agent\" : configmap \"mc-agent\" not found";
         operator.calls.clear();

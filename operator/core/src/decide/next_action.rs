@@ -6,6 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::decide::{remaining, restart};
 use crate::observe::job::JobSeen;
+use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, end_of, end_of_lead};
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
@@ -21,13 +22,16 @@ pub enum NextAction {
     /// The MiniCluster is invalid, has ended, or is being deleted, or its Job is being deleted or was given up.
     Nothing,
     /// An earlier MiniCluster's Job of this name still exists: wait until it is gone.
-    WaitForPrevious,
+    WaitForPrevious {
+        /// A pod of this name that hangs while it is being deleted, and what to do about it.
+        stuck: Option<String>,
+    },
     /// Pods of an earlier MiniCluster, or of an earlier Job, of this name may still run: wait until they have
     /// ended.
     WaitForPods {
         /// One of the pods, and what to do about it.
         message: String,
-        /// The wait ends by itself: all these pods are being stopped, and their nodes respond.
+        /// The wait ends by itself: all these pods are being stopped, none is stuck, and their nodes respond.
         is_passing: bool,
     },
     /// A Job of this name was orphaned on purpose (`--cascade=orphan`). It is not touched.
@@ -71,12 +75,13 @@ pub enum ServicesPod {
 }
 
 /// Decides what to do. `valid` is None if the spec is invalid. `headless` is the Service that gives the cluster's pods
-/// their DNS names, if it exists.
+/// their DNS names, if it exists. `now` is the API server's time.
 pub fn decide(
     target: &Target,
     valid: Option<&ValidMiniCluster>,
     observed: &Observed,
     headless: Option<&ServiceSeen>,
+    now: Timestamp,
 ) -> NextAction {
     let Target { uid, status, .. } = target;
     if target.is_deleting {
@@ -86,12 +91,17 @@ pub fn decide(
         return NextAction::Nothing;
     };
     let Some(job_of_name) = &observed.job else {
-        return without_job(target, cluster, observed);
+        return without_job(target, cluster, observed, now);
     };
     let Some(job) = observed.job_of(uid) else {
         // The Job of this name belongs to another MiniCluster or to none.
         return if job_of_name.owner_uid.is_some() || job_of_name.is_deleting {
-            NextAction::WaitForPrevious
+            // Its deletion waits for its pods, also for those that have ended.
+            let pods = observed.pods.values().map(Box::as_ref);
+            let stuck: Vec<&PodSeen> = pods.filter(|pod| remaining::is_stuck(pod, now)).collect();
+            NextAction::WaitForPrevious {
+                stuck: remaining::describe(&stuck, now),
+            }
         } else {
             NextAction::NameTaken
         };
@@ -151,14 +161,21 @@ pub fn decide(
 }
 
 /// What to do if there is no Job.
-fn without_job(target: &Target, cluster: &ValidMiniCluster, observed: &Observed) -> NextAction {
+fn without_job(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    observed: &Observed,
+    now: Timestamp,
+) -> NextAction {
     let Target { uid, status, .. } = target;
     if previous_status::is_finished(status) {
         return NextAction::Nothing;
     }
     let living = observed.living();
-    if let Some(message) = remaining::describe(&living) {
-        let is_passing = living.iter().all(|pod| pod.is_deleting && !pod.is_on_silent_node);
+    if let Some(message) = remaining::describe(&living, now) {
+        let is_passing =
+            |pod: &&PodSeen| pod.is_deleting && !pod.is_on_silent_node && !remaining::is_stuck(pod, now);
+        let is_passing = living.iter().all(is_passing);
         return NextAction::WaitForPods { message, is_passing };
     }
     // The operator adds what it has to look up: gang APIs, the rest of the deadline, and whether nodes mount images.
@@ -359,11 +376,16 @@ pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: 
 mod tests {
     use super::*;
     use crate::observe::ServicesPodSeen;
-    use crate::observe::pod::{Exit, PodSeen};
+    use crate::observe::pod::Exit;
     use crate::testing;
     use flux_shared::crd::v1alpha2::ConditionStatus;
     use flux_shared::queueing::Queueing;
     use flux_shared::termination::{Ender, Termination};
+    use k8s_openapi::jiff::SignedDuration;
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:10:00Z".parse().unwrap()
+    }
 
     fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> NextAction {
         let cluster = testing::cluster(spec);
@@ -379,7 +401,7 @@ mod tests {
             is_deleting: deleting,
             ..testing::target("uid", status)
         };
-        super::decide(&target, Some(&cluster), &observed, Some(&service))
+        super::decide(&target, Some(&cluster), &observed, Some(&service), now())
     }
 
     fn job(size: u32) -> JobSeen {
@@ -469,7 +491,8 @@ mod tests {
                 ..Observed::default()
             };
             let target = testing::target("uid", &MiniClusterStatus::default());
-            let NextAction::Create { facts } = super::decide(&target, Some(&cluster), &observed, None) else {
+            let NextAction::Create { facts } = super::decide(&target, Some(&cluster), &observed, None, now())
+            else {
                 panic!()
             };
             let job = crate::render::job::build(&cluster, &Default::default(), &facts).unwrap();
@@ -636,8 +659,33 @@ mod tests {
             ..job(2)
         };
         assert_eq!(
-            decide("size: 2", &none, Some(other), false),
-            NextAction::WaitForPrevious
+            decide("size: 2", &none, Some(other.clone()), false),
+            NextAction::WaitForPrevious { stuck: None }
+        );
+        // The deletion of the Job also waits for a pod that has ended, such as one with a finalizer.
+        let pod = PodSeen {
+            name: "mc-0-abcde".into(),
+            is_deleting: true,
+            has_ended: true,
+            grace_end: Some(now() - SignedDuration::from_mins(1)),
+            ..PodSeen::default()
+        };
+        let observed = Observed {
+            job: Some(other),
+            pods: [("uid".to_owned(), Box::new(pod))].into(),
+            ..Observed::default()
+        };
+        let target = testing::target("uid", &none);
+        let action = super::decide(
+            &target,
+            Some(&testing::cluster("size: 2")),
+            &observed,
+            None,
+            now(),
+        );
+        assert!(
+            matches!(&action, NextAction::WaitForPrevious { stuck: Some(pod) } if pod.contains("mc-0-abcde")),
+            "{action:?}"
         );
         assert_eq!(
             decide(
@@ -715,7 +763,13 @@ mod tests {
                 ..Observed::default()
             };
             let target = testing::target("new", &MiniClusterStatus::default());
-            super::decide(&target, Some(&testing::cluster("size: 1")), &observed, None)
+            super::decide(
+                &target,
+                Some(&testing::cluster("size: 1")),
+                &observed,
+                None,
+                now(),
+            )
         };
         let waits = |seen: PodSeen| match decide(pod(seen)) {
             NextAction::WaitForPods { message, is_passing } => (message, is_passing),
@@ -746,6 +800,12 @@ mod tests {
             message.find("out-of-service") < message.find("kubectl delete node"),
             "{message}"
         );
+        let (message, is_passing) = waits(PodSeen {
+            is_deleting: true,
+            grace_end: Some(now() - SignedDuration::from_mins(1)),
+            ..earlier()
+        });
+        assert!(!is_passing && message.contains("finalizer"), "{message}");
         let (_, is_passing) = waits(PodSeen::default());
         assert!(!is_passing, "an orphan is deleted by nobody");
         let ended = decide(PodSeen {
@@ -812,7 +872,7 @@ mod tests {
                 ..Observed::default()
             };
             matches!(
-                super::decide(target, Some(&cluster), &observed, None),
+                super::decide(target, Some(&cluster), &observed, None, now()),
                 NextAction::RecreateJob { .. }
             )
         };
@@ -951,7 +1011,8 @@ mod tests {
                 ..Observed::default()
             };
             let target = testing::target("uid", &MiniClusterStatus::default());
-            let NextAction::Keep(differences) = super::decide(&target, Some(&cluster), &observed, None)
+            let NextAction::Keep(differences) =
+                super::decide(&target, Some(&cluster), &observed, None, now())
             else {
                 panic!()
             };
@@ -1034,7 +1095,7 @@ mod tests {
                 ..Observed::default()
             };
             let target = testing::target("uid", &MiniClusterStatus::default());
-            match super::decide(&target, Some(&cluster), &observed, None) {
+            match super::decide(&target, Some(&cluster), &observed, None, now()) {
                 NextAction::Keep(differences) => differences.services_pod,
                 other => panic!("{other:?}"),
             }

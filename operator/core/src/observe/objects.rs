@@ -169,14 +169,10 @@ impl Observed {
         updated
     }
 
-    /// Pods that may still run, of this Job or of an earlier one of the same name. Those on nodes that have stopped
-    /// responding come first, since a message names only the first pod, with its remedy (`decide::remaining`). Then the
-    /// order is by index.
+    /// Pods that may still run, of this Job or of an earlier one of the same name.
     pub fn living(&self) -> Vec<&PodSeen> {
         let pods = self.pods.values().map(Box::as_ref);
-        let mut living: Vec<&PodSeen> = pods.filter(|pod: &&PodSeen| !pod.has_ended).collect();
-        living.sort_by_key(|pod| (!pod.is_on_silent_node, pod.index));
-        living
+        pods.filter(|pod| !pod.has_ended).collect()
     }
 
     /// The Job, if the MiniCluster with this uid controls it, and not an earlier one of the same name.

@@ -20,6 +20,7 @@ use crate::labels;
 use crate::labels::AGENT;
 use crate::observe::image;
 use crate::observe::partial::{NAME_MAX, Partial, cut};
+use crate::previous_status::cut_middle;
 use crate::vocabulary::Reason;
 
 /// A pod's status, and the part of its spec in [`PodSpecPart`]. (The spec has most of a pod's bytes.)
@@ -163,8 +164,10 @@ pub struct PodSeen {
     pub runner_ends: u32,
     pub created: Option<Timestamp>,
     pub is_deleting: bool,
-    /// When its deletion was requested. (Its `deletionTimestamp` is the end of the grace period.)
+    /// When its deletion was requested.
     pub deletion_requested: Option<Timestamp>,
+    /// The end of its grace period (its `deletionTimestamp`), while it is being deleted.
+    pub grace_end: Option<Timestamp>,
     /// It has the label `job-index` and the condition by which the Job's failure policy recognises the lead. (Only the
     /// lead's pod gets them.)
     pub is_labelled: bool,
@@ -479,6 +482,7 @@ impl PodSeen {
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             is_deleting: deleting,
             deletion_requested: deletion_requested(metadata),
+            grace_end: metadata.deletion_timestamp.as_ref().map(|time| time.0),
             is_labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
                 && condition(status, labels::LEAD)
                     .is_some_and(|(status, _, _)| status == ConditionStatus::True),
@@ -826,5 +830,5 @@ fn is_stuck(waiting: &ContainerStateWaiting) -> bool {
 /// The first line of a text without terminal codes, up to `MESSAGE_MAX` characters.
 pub(crate) fn first_line(text: Option<&str>) -> String {
     let line = text.unwrap_or_default().trim().lines().next().unwrap_or_default();
-    printable(line).chars().take(MESSAGE_MAX).collect()
+    cut_middle(&printable(line), MESSAGE_MAX)
 }

@@ -8,6 +8,7 @@ use super::{CheckedSpec, Inputs, PodSummary};
 use crate::decide::remaining;
 use crate::decide::restart::{self, Limit, Observation};
 use crate::observe::image;
+use crate::observe::job::JobSeen;
 use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
 use crate::observe::pod_end::{self, PodEnd, end_of, end_of_lead};
 use crate::vocabulary::Reason;
@@ -34,9 +35,9 @@ impl Outcome {
     }
 }
 
-/// The first of these that applies: a restart in progress, the job's end, an invalid spec, an obstacle, the queue, a
-/// suspension, a lost node, too small a size, trouble with a pod, a failed pod, a warning event, a gated services pod, brokers
-/// that are not ready.
+/// The first of these that applies: a restart in progress, the job's end, an invalid spec, an obstacle, a stuck pod of
+/// a stopped Job, the queue, a suspension, a lost node, a stuck pod, too small a size, trouble with a pod, a failed pod, a
+/// warning event, a gated services pod, brokers that are not ready.
 pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(restart) = pending_restart(inputs) {
         return restarting(inputs, restart);
@@ -44,7 +45,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(job) = inputs.job {
         if job.complete.is_some() {
             let message = "the job ended with exit code 0";
-            return match kept_alive(inputs) {
+            return match what_keeps_a_pod_alive(inputs) {
                 Some(cause) => Outcome::new(Reason::SidecarStillRuns, format!("{message}; {cause}")),
                 None => Outcome::new(Reason::Completed, message),
             };
@@ -52,7 +53,8 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
         // The cause of a failure is reported at once, even while other pods are still ending.
         if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
             let failure = failure(inputs, &failed.reason, &failed.message);
-            let addition = kept_alive(inputs)
+            let addition = what_keeps_a_pod_alive(inputs)
+                .or_else(|| awaited_stuck_pod(inputs, job))
                 .map(|cause| format!("; {cause}"))
                 .unwrap_or_default();
             return Outcome {
@@ -71,6 +73,13 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     let Some(job) = inputs.job else {
         return Outcome::default();
     };
+    let stuck =
+        || awaited_stuck_pod(inputs, job).map(|message| Outcome::new(Reason::StuckTerminating, message));
+    if job.is_suspended
+        && let Some(outcome) = stuck()
+    {
+        return outcome;
+    }
     if let Some(queue) = job.waits_in() {
         return queued(queue, inputs.warning);
     }
@@ -78,6 +87,11 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
         return Outcome::new(Reason::Suspended, "the Job is suspended: it has no pods");
     }
     if let Some(outcome) = on_silent_node(inputs) {
+        return outcome;
+    }
+    if !summary.is_complete()
+        && let Some(outcome) = stuck()
+    {
         return outcome;
     }
     // Only `queued` reports Kueue's reason, together with the queue's name.
@@ -133,7 +147,7 @@ fn with_steady_reason(outcome: Outcome, previous: &MiniClusterStatus) -> Outcome
 
 /// Which container that is not the MiniCluster's keeps a pod alive after its program has ended, and the remedy. None:
 /// no container does.
-fn kept_alive(inputs: &Inputs) -> Option<String> {
+fn what_keeps_a_pod_alive(inputs: &Inputs) -> Option<String> {
     let (pod, container) = inputs
         .pods
         .iter()
@@ -211,6 +225,26 @@ fn on_silent_node(inputs: &Inputs) -> Option<Outcome> {
     ))
 }
 
+/// A pod that hangs while it is being deleted, and for which this Job waits, with the remedy. None: there is none, or the
+/// Job has ended.
+fn awaited_stuck_pod(inputs: &Inputs, job: &JobSeen) -> Option<String> {
+    if job.is_finished() {
+        return None;
+    }
+    // The Job replaces a pod that has ended. Only its own deletion waits until such a pod is gone.
+    let is_awaited = |pod: &PodSeen| job.is_deleting || !pod.has_ended;
+    // A running Job does not wait for pods beyond its size, which it no longer needs.
+    let is_running = !job.is_deleting && !job.is_suspended && job.failing.is_none();
+    let is_needed = |pod: &PodSeen| !is_running || pod.index < job.completions;
+    let stuck: Vec<&PodSeen> = inputs
+        .pods
+        .iter()
+        .copied()
+        .filter(|pod| remaining::is_stuck(pod, inputs.server_now) && is_awaited(pod) && is_needed(pod))
+        .collect();
+    remaining::describe(&stuck, inputs.server_now)
+}
+
 /// The counted restart that replaces this Job, if the Job still exists. A Job that has succeeded nevertheless is not
 /// replaced: the MiniCluster ends with it.
 fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
@@ -225,22 +259,28 @@ fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
 
 /// The outcome while a restart waits until the pods of the Job that it replaces are gone.
 fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
-    let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.has_ended).collect();
-    living.sort_by_key(|pod| (!pod.is_on_silent_node, pod.index));
-    let pods = remaining::describe(&living)
+    let now = inputs.server_now;
+    let is_stuck = |pod: &PodSeen| remaining::is_stuck(pod, now);
+    // The deletion of the Job also waits for pods that have ended. They are gone within moments, unless they are stuck.
+    let remaining: Vec<&PodSeen> = inputs
+        .pods
+        .iter()
+        .copied()
+        .filter(|pod| !pod.has_ended || is_stuck(pod))
+        .collect();
+    let pods = remaining::describe(&remaining, now)
         .map(|pods| format!("; {pods}"))
         .unwrap_or_default();
     let message = restart_message(inputs.previous, restart) + &pods;
-    // If a pod's node is lost, the restart waits until the node is back or a person acts.
-    let waits_for_node = living.first().is_some_and(|pod| pod.is_on_silent_node);
-    Outcome::new(
-        if waits_for_node {
-            Reason::NodeLost.name()
-        } else {
-            &restart.reason
-        },
-        message,
-    )
+    // In the first two cases, the restart waits until the node is back, the pod can end, or a person acts.
+    let reason = if remaining.iter().any(|pod| pod.is_on_silent_node) {
+        Reason::NodeLost.name()
+    } else if remaining.iter().any(|pod| is_stuck(pod)) {
+        Reason::StuckTerminating.name()
+    } else {
+        &restart.reason
+    };
+    Outcome::new(reason, message)
 }
 
 /// The outcome if the wanted number of pods is smaller than the number of brokers for which the command waits. That

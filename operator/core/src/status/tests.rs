@@ -156,6 +156,7 @@ impl Observation {
             disks: self.disks.clone(),
             warning: self.warning.as_ref(),
             now: at(self.now),
+            server_now: at(self.now),
         })
     }
 }
@@ -910,6 +911,36 @@ fn refused_pod_template_is_one_event() {
     let reported = events::between(&MiniClusterStatus::default(), &refused);
     let reasons: Vec<&str> = reported.iter().map(|event| event.reason.as_str()).collect();
     assert_eq!(reasons, ["PodTemplateRefused"]);
+}
+
+/// Tools that wait by kstatus take `Stalled` for final.
+#[test]
+fn full_quota_does_not_stall_and_other_refusals_do() {
+    for (cause, is_stalled) in [
+        (
+            "exceeded quota: jobs, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: count/jobs.batch=1",
+            false,
+        ),
+        ("failed quota: compute: must specify limits.cpu", true),
+        (
+            "violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
+            true,
+        ),
+        (
+            "User \"o\" cannot create resource \"jobs\" in API group \"batch\" in the namespace \"a\"",
+            true,
+        ),
+    ] {
+        let message =
+            format!("the API server refused to create Job mc: jobs.batch \"mc\" is forbidden: {cause}");
+        let mut observation = observation("size: 1");
+        observation.obstacle = Some(Obstacle::new(Reason::Forbidden, message));
+        let status = observation.status();
+        let has = |type_: &str| condition(&status, type_).is_some();
+        assert_eq!(has("Stalled"), is_stalled, "{cause}");
+        assert_eq!(has("Reconciling"), !is_stalled, "{cause}");
+        assert_eq!(status.reason.as_deref(), Some("Forbidden"), "{cause}");
+    }
 }
 
 #[test]

@@ -223,9 +223,13 @@ fn deletion_is_requested_a_grace_period_before_its_timestamp() {
         "deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30,
     });
     let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap();
-    let requested = PodSeen::of(&metadata, None).deletion_requested.unwrap();
-    assert_eq!(requested.to_string(), "2026-01-01T00:00:10Z");
-    assert_eq!(PodSeen::of(&ObjectMeta::default(), None).deletion_requested, None);
+    let times = |metadata: &ObjectMeta| {
+        let pod = PodSeen::of(metadata, None);
+        (pod.deletion_requested, pod.grace_end)
+    };
+    let at = |second: &str| Some(format!("2026-01-01T00:00:{second}Z").parse().unwrap());
+    assert_eq!(times(&metadata), (at("10"), at("40")));
+    assert_eq!(times(&ObjectMeta::default()), (None, None));
 }
 
 #[test]

@@ -632,6 +632,146 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
     }
 }
 
+/// A pod that still exists five minutes after its grace period, on a node that responds.
+fn stuck(pod: PodSeen) -> PodSeen {
+    PodSeen {
+        is_deleting: true,
+        is_ready: false,
+        deletion_requested: Some(at("2026-01-01T00:04:30Z")),
+        grace_end: Some(at("2026-01-01T00:05:00Z")),
+        node: Some("worker-2".into()),
+        ..pod
+    }
+}
+
+#[test]
+fn stuck_pod_is_named_while_the_cluster_waits_for_it() {
+    let reason_and_message = |spec: &str, job: JobSeen, pods: Vec<PodSeen>| {
+        let mut observation = observation(spec);
+        observation.job = Some(job);
+        observation.pods = pods;
+        let status = observation.status();
+        (
+            status.reason.unwrap_or_default(),
+            status.message.unwrap_or_default(),
+        )
+    };
+    let suspended = |queue: Option<&str>| JobSeen {
+        is_suspended: true,
+        queue: queue.map(str::to_owned),
+        ..job(2)
+    };
+    let deleted = || JobSeen {
+        is_deleting: true,
+        ..job(2)
+    };
+    let drained = Trouble {
+        reason: "EvictionByEvictionAPI".into(),
+        is_disruption: true,
+        ..Trouble::default()
+    };
+    let drained = PodSeen {
+        trouble: Some(Box::new(drained)),
+        ..stuck(ready(1))
+    };
+    for (name, job, pods) in [
+        ("a follower", job(2), vec![ready(0), stuck(ready(1))]),
+        ("the lead", job(2), vec![stuck(ready(0)), ready(1)]),
+        ("drained", job(2), vec![ready(0), drained]),
+        ("suspended", suspended(None), vec![stuck(ready(1))]),
+        (
+            "evicted by a queue",
+            suspended(Some("team")),
+            vec![stuck(ready(1))],
+        ),
+        ("deleted", deleted(), vec![stuck(ready(1))]),
+        (
+            "deleted, with a finalizer",
+            deleted(),
+            vec![stuck(ended(1, 1, 2))],
+        ),
+    ] {
+        let (reason, message) = reason_and_message("size: 2", job, pods);
+        assert_eq!(reason, "StuckTerminating", "{name}: {message}");
+        for part in [
+            "on node worker-2",
+            "since 2026-01-01T00:04:30Z",
+            "kubectl describe pod",
+        ] {
+            assert!(message.contains(part), "{name}: {message}");
+        }
+    }
+    let in_grace = |pod: PodSeen| PodSeen {
+        grace_end: Some(at("2026-01-01T00:09:45Z")),
+        ..stuck(pod)
+    };
+    for (name, spec, job, pods) in [
+        (
+            "stops in time",
+            "size: 2",
+            job(2),
+            vec![ready(0), in_grace(ready(1))],
+        ),
+        (
+            "scaled down",
+            "size: 2",
+            job(2),
+            vec![ready(0), pod(1), stuck(ready(2))],
+        ),
+        (
+            "not needed",
+            "size: 2\nminSize: 1",
+            job(2),
+            vec![ready(0), stuck(ready(1))],
+        ),
+        (
+            "replaced",
+            "size: 2",
+            job(2),
+            vec![ready(0), pod(1), stuck(ended(1, 137, 2))],
+        ),
+    ] {
+        let (reason, message) = reason_and_message(spec, job, pods);
+        assert_ne!(reason, "StuckTerminating", "{name}: {message}");
+    }
+    let failing = JobSeen {
+        failing: true_condition("PodFailurePolicy", "x"),
+        ..job(2)
+    };
+    let pods = vec![stuck(ready(0)), ended(1, 3, 2)];
+    let (reason, message) = reason_and_message("size: 2", failing, pods);
+    assert_eq!(reason, "NonZeroExitCode", "the cause of the failure stays");
+    assert!(
+        message.contains("pod mc-0 on node worker-2 is Terminating"),
+        "{message}"
+    );
+}
+
+#[test]
+fn restart_that_waits_for_a_stuck_pod_names_it() {
+    let mut observation = observation("size: 2");
+    let limit = restart::Limit::Backoff;
+    observation.previous =
+        restart::with_counted_restart(&Default::default(), "job", "LeadLost", "gone", limit, at(NOW));
+    observation.job = Some(JobSeen {
+        is_deleting: true,
+        ..job(2)
+    });
+    // Only a finalizer holds a pod that has ended.
+    observation.pods = vec![stuck(ended(0, 1, 2))];
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("StuckTerminating"));
+    let message = status.message.unwrap();
+    for part in ["restarting", "pod mc-0 on node worker-2", "finalizer"] {
+        assert!(message.contains(part), "{message}");
+    }
+    observation.pods = vec![PodSeen {
+        grace_end: Some(at(NOW)),
+        ..stuck(ended(0, 1, 2))
+    }];
+    assert_eq!(observation.status().reason.as_deref(), Some("LeadLost"));
+}
+
 #[test]
 fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
     let lead = || {
