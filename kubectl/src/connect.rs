@@ -408,7 +408,9 @@ mod tests {
         assert!(failure.contains("why mc -n other`"), "{failure}");
         let requests = requests.lock().unwrap();
         assert!(
-            requests.iter().any(|it| it.contains("job-completion-index%3D3")),
+            requests
+                .iter()
+                .any(|request| request.contains("job-completion-index%3D3")),
             "{requests:?}"
         );
     }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn second_rejection_is_the_answer() {
+    async fn second_rejection_is_returned_to_the_caller() {
         let (new, new_requests) = answering(|_| failed(401));
         for renewed in [Some(new.client), None] {
             let (old, _) = answering(|_| failed(401));

@@ -21,9 +21,9 @@ pub use resume::Resume;
 
 /// Time without data after which a log is requested again. A job may print nothing for longer, but the connection
 /// may also be dead.
-const SILENCE: Duration = Duration::from_secs(120);
+const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 /// Time until a log that has ended is requested again, since its container still runs.
-const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_AFTER_END: Duration = Duration::from_millis(250);
 /// Time between two attempts after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Time between two checks of `--follow` whether the pod has started.
@@ -32,13 +32,13 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const POD_GONE: &str = "its pod is gone";
 /// Failures in a row after which the log of a container that has ended, or of a pod that should be gone, counts as
 /// unreadable. While the API server is away, none counts.
-const TRIES: u32 = 5;
+const FAILURE_LIMIT: u32 = 5;
 /// Rejections of the user's credentials (401) in a row after which they count as expired, a second apart. Fewer may pass:
 /// an API server that has just started may not know how to check them yet.
-const REJECTIONS: u32 = 30;
+const REJECTION_LIMIT: u32 = 30;
 /// Time after the API server was away in which failures do not count either: it may have no connection to kubelets yet,
 /// nor know all roles.
-const SETTLING: Duration = Duration::from_secs(60);
+const SETTLING_TIME: Duration = Duration::from_secs(60);
 
 /// Most logs that are read at once by `--all` without `--follow`. Each needs a connection.
 const LOGS_AT_ONCE: usize = 64;
@@ -55,7 +55,7 @@ impl Failures {
     fn note(&mut self, is_away: bool) {
         if is_away {
             self.away_at = Some(Instant::now());
-        } else if self.away_at.is_none_or(|at| at.elapsed() >= SETTLING) {
+        } else if self.away_at.is_none_or(|at| at.elapsed() >= SETTLING_TIME) {
             self.count += 1;
         }
     }
@@ -137,7 +137,7 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<Option<Pod>, Fai
             Err(failure) => {
                 failures.note(failure.may_pass());
                 let is_refused = matches!(failure, Failure::Refused { .. });
-                let can_pass = failure.may_pass() || is_refused && failures.count < TRIES;
+                let can_pass = failure.may_pass() || is_refused && failures.count < FAILURE_LIMIT;
                 if !has_answered || !can_pass {
                     return Err(failure);
                 }
@@ -337,7 +337,9 @@ pub async fn follow(
         let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any length of time.
-            CopyEnd::Silent => can_give_up.then(|| format!("no data came for {} s", SILENCE.as_secs())),
+            CopyEnd::Silent => {
+                can_give_up.then(|| format!("no data came for {} s", LONGEST_SILENCE.as_secs()))
+            }
             CopyEnd::Broken(why) | CopyEnd::Away(why) | CopyEnd::Missing(why) => Some(why),
         };
         let has_failed = obstacle.is_some();
@@ -347,7 +349,7 @@ pub async fn follow(
             failures.note(is_away);
         }
         if let Some(why) = obstacle
-            && failures.count >= TRIES
+            && failures.count >= FAILURE_LIMIT
             && can_give_up
         {
             return unread(&why);
@@ -365,7 +367,7 @@ pub async fn follow(
                     failures.note(self::is_away(&error));
                     let is_rejected = failure::is_code(&error, 401);
                     rejections = if is_rejected { rejections + 1 } else { 0 };
-                    if (can_give_up && failures.count >= TRIES) || rejections >= REJECTIONS {
+                    if (can_give_up && failures.count >= FAILURE_LIMIT) || rejections >= REJECTION_LIMIT {
                         return unread(&failure::cause_of(&error));
                     }
                     tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
@@ -384,7 +386,7 @@ pub async fn follow(
         if has_failed || failures.count > 0 {
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
         } else if !observed::is_over(&pod, start) {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(PAUSE_AFTER_END).await;
         }
     }
     if has_gap {
@@ -400,7 +402,7 @@ async fn has_restarted(pods: &Api<Pod>, name: &str, start: &RunnerStart) -> bool
 }
 
 /// Whether the API server is away: there was no answer, or a load balancer answered in its place. Such a failure does
-/// not count against `TRIES`. (If the kubelet is away, the API server answers 500.)
+/// not count against `FAILURE_LIMIT`. (If the kubelet is away, the API server answers 500.)
 fn is_away(error: &kube::Error) -> bool {
     failure::may_pass(error) && !failure::is_code(error, 500)
 }
@@ -410,7 +412,7 @@ fn is_away(error: &kube::Error) -> bool {
 enum CopyEnd {
     /// The API server ended the log.
     Complete,
-    /// No data came for `SILENCE`.
+    /// No data came for `LONGEST_SILENCE`.
     Silent,
     /// The call or the connection failed: the cause.
     Broken(String),
@@ -436,7 +438,7 @@ async fn copy(
     let mut buffer = vec![0; 64 * 1024];
     let mut has_progressed = false;
     let end = loop {
-        match tokio::time::timeout(SILENCE, log.read(&mut buffer)).await {
+        match tokio::time::timeout(LONGEST_SILENCE, log.read(&mut buffer)).await {
             Ok(Ok(0)) => break CopyEnd::Complete,
             Ok(Ok(count)) => {
                 let new = buffer

@@ -40,7 +40,7 @@ pub struct Outages {
 
 /// Rejections of a watch in a row after which the credentials count as expired: at least 25 s, with kube's pauses. Fewer
 /// may pass: an API server that has just started may not know how to check them yet.
-const REJECTIONS: u32 = 6;
+const REJECTION_LIMIT: u32 = 6;
 
 impl Outages {
     /// Notes an event of a watch. Returns whether the API server was reported as lost and answers again. Only a watch
@@ -80,7 +80,7 @@ impl Outages {
 
     /// Whether the user's credentials have expired, and `login` has no others.
     pub fn is_logged_out(&self) -> bool {
-        self.rejections.values().any(|count| *count >= REJECTIONS)
+        self.rejections.values().any(|count| *count >= REJECTION_LIMIT)
     }
 }
 
@@ -206,11 +206,11 @@ mod tests {
             }
             outages.is_logged_out()
         };
-        assert!(!reject(&mut outages, REJECTIONS - 1));
+        assert!(!reject(&mut outages, REJECTION_LIMIT - 1));
         outages.note_event(Watched::Pods, &EVENT);
-        assert!(!reject(&mut outages, REJECTIONS - 1));
+        assert!(!reject(&mut outages, REJECTION_LIMIT - 1));
         outages.note_error(Watched::Pods, &failed(500));
-        assert!(!reject(&mut outages, REJECTIONS - 1));
+        assert!(!reject(&mut outages, REJECTION_LIMIT - 1));
         assert!(reject(&mut outages, 1));
     }
 

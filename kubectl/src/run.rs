@@ -25,18 +25,18 @@ use follow::{ClusterId, Followed, RunEnd};
 use manifest::Wanted;
 
 /// Annotation with random letters. It tells the MiniCluster of this run from another one with the same name.
-const RUN: &str = "flux-framework.org/run";
-/// Letters of the annotation `RUN`. Too many to be drawn again, as those of a name may be.
+const RUN_ANNOTATION: &str = "flux-framework.org/run";
+/// Letters of the `RUN_ANNOTATION`. Too many to be drawn again, as those of a name may be.
 const RUN_LETTERS: usize = 16;
 /// Letters that complete a generated name.
 const NAME_LETTERS: usize = 5;
 /// Most attempts to create the MiniCluster, to list its pods after the job's end, and to delete it.
-const TRIES: u32 = 5;
+const MOST_ATTEMPTS: u32 = 5;
 /// Time between two attempts.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long the API server may be away when the operator is asked to delete a MiniCluster that has ended. Until then,
 /// attempts without its answer do not count.
-const CLEANUP_PATIENCE: Duration = Duration::from_secs(180);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Arguments of `run`.
 #[derive(Debug, Clone, clap::Args)]
@@ -70,7 +70,7 @@ pub async fn create_and_follow(mut target: Target, args: &Args, output: Output) 
     let mut built = manifest::build(&args.wanted, file.as_deref(), &letters(NAME_LETTERS)?)
         .map_err(OfflineError::Problems)?;
     let annotations = built.cluster.annotations_mut();
-    annotations.insert(RUN.into(), letters(RUN_LETTERS)?);
+    annotations.insert(RUN_ANNOTATION.into(), letters(RUN_LETTERS)?);
     if let Some(namespace) = built.namespace {
         if target.access.namespace.is_some() && namespace != target.namespace {
             let given = &target.namespace;
@@ -192,11 +192,11 @@ async fn clean_up(target: &Target, id: ClusterId<'_>) -> Result<(), Failure> {
     let (begin, mut tries, mut printed) = (Instant::now(), 1, String::new());
     let judge = |error: kube::Error| {
         let is_away = failure::may_pass(&error);
-        tries += u32::from(!is_away || begin.elapsed() >= CLEANUP_PATIENCE);
+        tries += u32::from(!is_away || begin.elapsed() >= CLEANUP_TIMEOUT);
         // 403: an API server that has just started does not know all roles yet. 409: another change, at the same time.
         let may_help = is_away || failure::is_code(&error, 403) || failure::is_code(&error, 409);
         let failure = Failure::call(&doing)(error);
-        if !may_help || tries > TRIES {
+        if !may_help || tries > MOST_ATTEMPTS {
             return Err(failure);
         }
         let text = failure.to_string();
@@ -206,22 +206,22 @@ async fn clean_up(target: &Target, id: ClusterId<'_>) -> Result<(), Failure> {
         }
         Ok(())
     };
-    until_done(PAUSE, cleanup, judge).await.map(|_| ())
+    until_done(RETRY_PAUSE, cleanup, judge).await.map(|_| ())
 }
 
-/// Repeats a call whose failure may pass, `TRIES` times at most.
+/// Makes a call, and repeats it while its failure may pass: `MOST_ATTEMPTS` attempts at most.
 async fn retry<T, C: Future<Output = Result<T, Failure>>>(call: impl FnMut() -> C) -> Result<T, Failure> {
     let mut tries = 1;
     let judge = |failure: Failure| {
         tries += 1;
-        if failure.may_pass() && tries <= TRIES {
+        if failure.may_pass() && tries <= MOST_ATTEMPTS {
             screen::tell(&format!("{failure}; retrying"));
             Ok(())
         } else {
             Err(failure)
         }
     };
-    until_done(PAUSE, call, judge).await
+    until_done(RETRY_PAUSE, call, judge).await
 }
 
 /// Creates the MiniCluster; also returns whether Ctrl-C was pressed meanwhile. None: it was pressed twice, and it is
@@ -261,7 +261,7 @@ async fn create(target: &Target, cluster: &mut MiniCluster) -> Result<MiniCluste
         }
         let name = cluster.name_any();
         match &cluster.metadata.generate_name {
-            Some(prefix) if tries < TRIES => {
+            Some(prefix) if tries < MOST_ATTEMPTS => {
                 cluster.metadata.name = Some(format!("{prefix}{}", letters(NAME_LETTERS)?));
             }
             _ => {
@@ -308,7 +308,7 @@ async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option
         created => return created,
     };
     // The API server may still be creating it.
-    tokio::time::sleep(PAUSE).await;
+    tokio::time::sleep(RETRY_PAUSE).await;
     let undone = retry(async || match find_own(target, cluster).await? {
         Some(own) => stop::at_once(target, &name, own.uid().as_deref()).await.map(Some),
         None => Ok(None),
@@ -327,12 +327,12 @@ async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option
     }
 }
 
-/// The MiniCluster with this name, if this run has created it: it has the same annotation `RUN`.
+/// The MiniCluster with this name, if this run has created it: it has the same `RUN_ANNOTATION`.
 async fn find_own(target: &Target, cluster: &MiniCluster) -> Result<Option<MiniCluster>, Failure> {
     let name = cluster.name_any();
     let existing = target.clusters().get_opt(&name).await;
     let existing = existing.map_err(Failure::call(format!("get MiniCluster {name}")))?;
-    let run_of = |object: &MiniCluster| object.annotations().get(RUN).cloned();
+    let run_of = |object: &MiniCluster| object.annotations().get(RUN_ANNOTATION).cloned();
     Ok(existing.filter(|existing| run_of(existing) == run_of(cluster)))
 }
 
@@ -380,9 +380,9 @@ mod tests {
         for (code, count, is_done) in [
             (503, 120, true),
             (503, 1000, false),
-            (403, TRIES - 1, true),
-            (403, TRIES, false),
-            (409, TRIES - 1, true),
+            (403, MOST_ATTEMPTS - 1, true),
+            (403, MOST_ATTEMPTS, false),
+            (409, MOST_ATTEMPTS - 1, true),
             (400, 1, false),
         ] {
             let (target, _) = answering(unavailable("PATCH", code, count));
@@ -426,7 +426,7 @@ mod tests {
         let (target, requests) = answering(move |request| {
             if let Some((_, letters)) = request.split_once("/run-") {
                 let mut other = cluster_json();
-                other["metadata"]["annotations"] = json!({ RUN: letters });
+                other["metadata"]["annotations"] = json!({ RUN_ANNOTATION: letters });
                 return Answer::Json(200, other);
             }
             if taken == 0 {
@@ -443,7 +443,10 @@ mod tests {
         let code = create_and_follow(target, &args, Output::default()).await;
         assert_eq!(code.unwrap(), 0);
         let requests = requests.lock().unwrap();
-        let methods: Vec<_> = requests.iter().filter_map(|it| it.split(' ').next()).collect();
+        let methods: Vec<_> = requests
+            .iter()
+            .filter_map(|request| request.split(' ').next())
+            .collect();
         assert_eq!(methods, ["POST", "GET", "POST", "GET", "POST"], "{requests:?}");
         assert_ne!(requests[1], requests[3]);
     }
@@ -455,9 +458,9 @@ mod tests {
         let hint = ". It may exist nevertheless: `kubectl minicluster stop --now mc` deletes it";
         for (looks_lost, exists, deleted, hint) in [
             (0, true, 1, ""),
-            (TRIES - 1, true, 1, ""),
-            (TRIES - 1, false, 0, ""),
-            (TRIES, true, 0, hint),
+            (MOST_ATTEMPTS - 1, true, 1, ""),
+            (MOST_ATTEMPTS - 1, false, 0, ""),
+            (MOST_ATTEMPTS, true, 0, hint),
         ] {
             let mut looks = unavailable("GET", 503, looks_lost);
             let (target, requests) = answering(move |request| match request {
@@ -476,7 +479,10 @@ mod tests {
                 "{looks_lost}, {exists}"
             );
             let requests = requests.lock().unwrap();
-            let deletions = requests.iter().filter(|it| it.starts_with("DELETE")).count();
+            let deletions = requests
+                .iter()
+                .filter(|request| request.starts_with("DELETE"))
+                .count();
             assert_eq!(deletions, deleted, "{requests:?}");
         }
     }
@@ -506,7 +512,7 @@ mod tests {
     /// For example, several creations change the namespace's quota at the same time.
     #[tokio::test(start_paused = true)]
     async fn conflict_at_creation_is_retried_not_reported_as_taken() {
-        for (mut conflicts, is_done) in [(TRIES - 1, true), (TRIES, false)] {
+        for (mut conflicts, is_done) in [(MOST_ATTEMPTS - 1, true), (MOST_ATTEMPTS, false)] {
             let (target, _) = answering(move |_| {
                 if conflicts == 0 {
                     return Answer::Json(201, cluster_json());
@@ -592,7 +598,9 @@ mod tests {
         );
         let requests = requests.lock().unwrap();
         assert!(
-            requests.iter().all(|it| it.contains("/namespaces/team/")),
+            requests
+                .iter()
+                .all(|request| request.contains("/namespaces/team/")),
             "{requests:?}"
         );
     }

@@ -20,7 +20,7 @@ use crate::progress::{Stage, State};
 
 /// In a pipe, shortest time between two lines of a stage whose state is the same. Without it, the start of 64 pods
 /// could print 64 lines.
-const PAUSE: Duration = Duration::from_secs(2);
+const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Time between two turns of the spinner.
 pub const TURN: Duration = Duration::from_millis(120);
@@ -142,7 +142,7 @@ fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, st
         None => stage.state != State::Later,
         Some((state, text, at)) => {
             stage.state != *state
-                || (*text != stage.text && at.elapsed() >= PAUSE && stage.state != State::Later)
+                || (*text != stage.text && at.elapsed() >= LINE_INTERVAL && stage.state != State::Later)
         }
     };
     if is_new {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn files_have_no_terminal_codes() {
+    fn without_bold_removes_the_codes_of_bold_text() {
         assert_eq!(without_bold("\u{1b}[1mmc\u{1b}[0m Failed"), "mc Failed");
     }
 

@@ -19,9 +19,9 @@ use crate::screen;
 use crate::target::Target;
 
 /// Most pods that the text lists. Pods that do not run come first.
-const PODS: usize = 16;
+const MOST_PODS: usize = 16;
 /// Most warnings that are listed, the latest ones.
-const EVENTS: usize = 6;
+const MOST_WARNINGS: usize = 6;
 /// Kubernetes' reasons for a container that is about to start.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
@@ -177,7 +177,7 @@ fn report(
         .iter()
         .filter(|event| !is_healthy && event.type_.as_deref() == Some("Warning"));
     let warnings: Vec<EventLine> = warnings.map(event_line).collect();
-    let skipped = warnings.len().saturating_sub(EVENTS);
+    let skipped = warnings.len().saturating_sub(MOST_WARNINGS);
     StatusReport {
         name: cluster.metadata.name.clone().unwrap_or_default(),
         namespace: target.namespace.clone(),
@@ -351,10 +351,10 @@ fn pods_table(pods: &[PodLine]) -> String {
     table
         .load_style(presets::NOTHING)
         .set_header(["INDEX", "POD", "NODE", "STATE"]);
-    for line in pods.iter().take(PODS) {
+    for line in pods.iter().take(MOST_PODS) {
         table.add_row([&line.index.to_string(), &line.name, &line.node, &line.state]);
     }
-    let rest = pods.len().saturating_sub(PODS);
+    let rest = pods.len().saturating_sub(MOST_PODS);
     let more = if rest > 0 {
         format!("and {rest} more\n")
     } else {

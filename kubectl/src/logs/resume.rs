@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_were_rotated_away_are_missed() {
+    fn resume_reports_lines_that_were_rotated_away() {
         let mut resume = Resume::default();
         resume.connect();
         resume.feed(b"2026-01-01T00:00:00.1Z a\n");
@@ -278,7 +278,7 @@ mod tests {
 
     /// containerd takes the time of a line before it waits for the other stream's lines.
     #[test]
-    fn lines_out_of_order_come_once() {
+    fn lines_out_of_order_are_printed_once() {
         let tenths = [3, 1, 2, 3, 3, 1, 4, 2].iter().enumerate();
         let lines = tenths.map(|(line, tenth)| format!("2026-01-01T00:00:02.{tenth}Z {line}\n"));
         let log = "2026-01-01T00:00:01Z a\n".to_owned() + &lines.collect::<String>();

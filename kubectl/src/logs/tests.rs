@@ -198,7 +198,7 @@ async fn follow_waits_for_its_pod_through_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn follow_waits_for_its_pod_through_some_refusals() {
     for code in [401, 403] {
-        for (refusals, is_found) in [(TRIES - 1, true), (u32::MAX, false)] {
+        for (refusals, is_found) in [(FAILURE_LIMIT - 1, true), (u32::MAX, false)] {
             let (mut requests, mut left) = (0, refusals);
             let (target, _) = answering(move |request| {
                 requests += 1;
@@ -333,7 +333,7 @@ async fn follow_waits_for_an_api_server_that_is_away() {
         let mut failures = 0;
         let (target, _) = answering(move |request| {
             failures += 1;
-            if failures < 6 * TRIES {
+            if failures < 6 * FAILURE_LIMIT {
                 failed(code)
             } else if request.contains("/log?") {
                 Answer::Log(whole(LINE))
@@ -446,7 +446,7 @@ async fn follow_fails_when_the_container_has_restarted_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn follow_fails_when_the_last_read_stalls() {
-    let stalls = (0..TRIES).map(|_| stalled(b""));
+    let stalls = (0..FAILURE_LIMIT).map(|_| stalled(b""));
     let (result, left) = followed([whole(LINE)].into_iter().chain(stalls).collect()).await;
     let failure = result.unwrap_err().to_string();
     assert!(failure.contains("no data came for 120 s"), "{failure}");

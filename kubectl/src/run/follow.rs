@@ -21,7 +21,7 @@ use crate::signals::Interrupts;
 use crate::stop::{self, Way};
 use crate::target::{Access, Changes, Target};
 
-use super::{PAUSE, TRIES, retry};
+use super::{MOST_ATTEMPTS, RETRY_PAUSE, retry};
 
 /// Exit code after an interruption, as in shells: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
@@ -467,9 +467,13 @@ impl<'a> FollowState<'a> {
         // While the API server is away, the watches are resumed for any length of time, too.
         let judge = |failure: Failure| {
             tries += u32::from(!failure.may_pass());
-            if tries > TRIES { Err(failure) } else { Ok(()) }
+            if tries > MOST_ATTEMPTS {
+                Err(failure)
+            } else {
+                Ok(())
+            }
         };
-        match until_done(PAUSE, || self.target.pods_of(cluster), judge).await {
+        match until_done(RETRY_PAUSE, || self.target.pods_of(cluster), judge).await {
             Ok(pods) => {
                 let named = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod));
                 self.snapshot.pods = named.collect();
@@ -613,7 +617,7 @@ mod tests {
         let finished = json!({ "type": "JobFinished", "status": "True", "lastTransitionTime": "", "reason": "",
             "message": "" });
         let status = json!({ "phase": "Failed", "exitCode": 7, "conditions": [finished] });
-        for refusals in [0, 6 * TRIES] {
+        for refusals in [0, 6 * MOST_ATTEMPTS] {
             let followed = followed_until_gone(status.clone(), refusals).await;
             assert_eq!(followed.end.code(), 7);
             assert!(followed.is_whole && followed.is_deleted, "{refusals}");

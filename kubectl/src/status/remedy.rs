@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 const REMEDIES: &str = include_str!("../../../python/src/flux_minicluster/remedies.json");
 
 /// The remedy for reasons of other programs that have no section of their own.
-const OTHERS: &str = "Other reasons";
+const OTHER_REASONS: &str = "Other reasons";
 
 /// The remedy for `reason`.
 pub fn of(reason: &str) -> Option<String> {
     let mut remedies: BTreeMap<String, String> = serde_json::from_str(REMEDIES).ok()?;
-    remedies.remove(reason).or_else(|| remedies.remove(OTHERS))
+    remedies.remove(reason).or_else(|| remedies.remove(OTHER_REASONS))
 }
 
 #[cfg(test)]
