@@ -16,9 +16,11 @@ mod programs;
 #[cfg(all(test, feature = "crd"))]
 mod reference;
 
-pub use instance::{Flux, LogFormat, Logging, Network, RemoteLead, SchedulerKind, Trace, View};
+pub use instance::{
+    BrokerNetwork, FluxSettings, LogFormat, LogSettings, RemoteLead, SchedulerKind, Trace, View,
+};
 pub use programs::{
-    BatchLine, Program, RESTFUL_COMMIT, RESTFUL_REPOSITORY, Restful, Runner, Sidecar, Snippets, User,
+    BatchLine, Program, RESTFUL_COMMIT, RESTFUL_REPOSITORY, Restful, Runner, RunnerUser, Sidecar, Snippets,
 };
 
 /// Version of this format. Raise it when an older agent would misread a newer spec.
@@ -89,13 +91,13 @@ pub struct AgentSpec {
     pub view: View,
     /// How the brokers find each other.
     #[serde(default)]
-    pub network: Network,
+    pub network: BrokerNetwork,
     /// Options of Flux.
     #[serde(default)]
-    pub flux: Flux,
+    pub flux: FluxSettings,
     /// What is logged.
     #[serde(default)]
-    pub logging: Logging,
+    pub logging: LogSettings,
     /// The trace that the pods are part of. Unset: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
@@ -275,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_enough() {
+    fn agent_spec_needs_only_a_name() {
         let spec = AgentSpec::from_toml("name = \"mc\"\nsize = 4\n").unwrap();
         assert_eq!(spec.hostlist(), "mc-[0-3]");
         assert_eq!(spec.runner.program, Program::Persistent);

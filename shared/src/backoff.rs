@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn backoff_doubles_up_to_the_longest_delay() {
         let seconds = |failures| after(failures, Duration::from_secs(1), Duration::from_secs(30)).as_secs();
         assert_eq!(
             [0, 1, 2, 3, 5, 6, 7, u32::MAX].map(seconds),

@@ -12,7 +12,7 @@ use crate::hostlist;
 use crate::toml_error::one_line;
 
 /// Keys that the agent writes itself or overrides by an option, and what to use instead.
-const OWN: [(&[&str], &str); 5] = [
+const OWN_KEYS: [(&[&str], &str); 5] = [
     (
         &["bootstrap"],
         "the brokers find each other by it: use flux.bursting and network",
@@ -27,7 +27,7 @@ const OWN: [(&[&str], &str); 5] = [
 ];
 
 /// Tables of the agent's broker.toml: a part can add to them, but not replace one by another kind of value.
-const TABLES: [&[&str]; 6] = [
+const OWN_TABLES: [&[&str]; 6] = [
     &["access"],
     &["resource"],
     &["heartbeat"],
@@ -73,10 +73,10 @@ pub fn merged(
                 continue;
             }
         };
-        for (keys, instead) in OWN.iter().filter(|(keys, _)| find(&table, keys).is_some()) {
+        for (keys, instead) in OWN_KEYS.iter().filter(|(keys, _)| find(&table, keys).is_some()) {
             refuse(format!("`{}` cannot be set here: {instead}", keys.join(".")));
         }
-        for keys in TABLES
+        for keys in OWN_TABLES
             .iter()
             .filter(|keys| find(&table, keys).is_some_and(|value| !value.is_table()))
         {

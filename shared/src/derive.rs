@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::agent_spec::{AgentSpec, Flux, Network, RestartPolicy, Restful, Runner, VERSION, View};
+use crate::agent_spec::{
+    AgentSpec, BrokerNetwork, FluxSettings, LogSettings, RestartPolicy, Restful, Runner, VERSION, View,
+};
 use crate::crd::v1alpha2::Resources;
 use crate::overlay::Overlay;
 use crate::quantity::Quantity;
@@ -34,16 +36,16 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
             python_path: cluster.view.python_path.clone(),
             install_root: cluster.view.install_root.clone(),
         },
-        network: Network {
+        network: BrokerNetwork {
             service: cluster.headless_name.clone(),
             host_network: has_host_network(cluster.pod_template.as_ref()),
             hostlist: cluster.flux.hostlist.clone(),
             lead: cluster.flux.lead.clone(),
             // The port and the cluster's domain: no field of the MiniCluster sets them.
-            ..Network::default()
+            ..BrokerNetwork::default()
         },
         flux: flux(cluster),
-        logging: crate::agent_spec::Logging {
+        logging: LogSettings {
             quiet: cluster.logging.quiet,
             strict: cluster.logging.strict,
             timed: cluster.logging.timed,
@@ -72,9 +74,9 @@ pub fn has_host_network(overlay: Option<&Overlay>) -> bool {
         .unwrap_or(false)
 }
 
-fn flux(cluster: &ValidMiniCluster) -> Flux {
+fn flux(cluster: &ValidMiniCluster) -> FluxSettings {
     let options = &cluster.flux;
-    Flux {
+    FluxSettings {
         log_level: options.log_level,
         connect_timeout: options.connect_timeout.clone(),
         heartbeat_timeout: options.heartbeat_timeout.clone(),

@@ -27,9 +27,7 @@ pub const CURVE_DIR: &str = "/etc/flux-agent/curve";
 pub const CURVE_KEY: &str = "curve.cert";
 /// The certificate as the agent reads it.
 pub const CURVE_FILE: &str = "/etc/flux-agent/curve/curve.cert";
-/// Where a JobSet or another Job mounts the Secret with the seed of its certificates.
-pub const SEED_DIR: &str = "/etc/flux-agent/seed";
-/// The seed as the agent reads it.
+/// The seed of the certificates of a JobSet or another Job, which mounts the Secret with it here.
 pub const SEED_FILE: &str = "/etc/flux-agent/seed/seed";
 /// Where the operator mounts the Secret with the passwords of `spec.users`: a file each, named after the
 /// user.

@@ -28,7 +28,7 @@ const FIXES_PLACEMENT: [&str; 2] = [
 
 /// Most bytes of labels and annotations for a queue: the operator keeps them for each MiniCluster and for each Job. The
 /// Job has them twice: as its own, and in its record of them ([`Queueing::noted`]).
-pub const MOST: usize = 4096;
+pub const MOST_BYTES: usize = 4096;
 
 /// Labels and annotations for the queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,7 +127,7 @@ impl Queueing {
         noted.labels.retain(|key, _| is_of_queue(key));
         noted.annotations.retain(|key, _| is_of_queue(key));
         // The text may be longer, by the escapes of JSON. Kubernetes limits it to 256 KiB.
-        (noted.bytes() <= MOST).then_some(noted)
+        (noted.bytes() <= MOST_BYTES).then_some(noted)
     }
 
     /// Without the labels that come from `spec.jobLabels`: the MiniCluster's own ones are left. The Job records only
@@ -160,9 +160,9 @@ impl Queueing {
             self.labels.entry(key.clone()).or_insert_with(|| value.clone());
         }
         let bytes = self.bytes();
-        if bytes > MOST {
+        if bytes > MOST_BYTES {
             let message = format!(
-                "those for a queue (kueue.x-k8s.io) have {bytes} bytes, and {MOST} is the most: leave some out"
+                "those for a queue (kueue.x-k8s.io) have {bytes} bytes, and {MOST_BYTES} is the most: leave some out"
             );
             problems.push(Problem::new("metadata.labels and metadata.annotations", message));
         }
@@ -348,7 +348,7 @@ mod tests {
             "3",
             &format!(
                 r#"{{"labels":{{"kueue.x-k8s.io/a":"{}"}}}}"#,
-                "x".repeat(2 * MOST)
+                "x".repeat(2 * MOST_BYTES)
             ),
         ] {
             assert_eq!(Queueing::noted(spoilt), None, "{:.20}", spoilt);
@@ -359,14 +359,14 @@ mod tests {
     fn job_record_may_consist_of_escapes() {
         let key = "kueue.x-k8s.io/a";
         for letter in ["\"", "\u{1}"] {
-            let value = letter.repeat(MOST - key.len());
+            let value = letter.repeat(MOST_BYTES - key.len());
             let own = Queueing {
                 annotations: map(&[(key, &value)]),
                 ..Queueing::default()
             };
             assert!(fields(own.clone(), |_| {}).is_empty());
             let text = serde_json::to_string(&own).unwrap();
-            assert!(text.len() > 2 * MOST);
+            assert!(text.len() > 2 * MOST_BYTES);
             assert_eq!(Queueing::noted(&text), Some(own));
         }
     }

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_a_secret_however_they_are_spelled() {
+    fn secret_names_are_recognised_in_any_spelling() {
         for name in [
             "DB_PASSWORD",
             "--api-key",

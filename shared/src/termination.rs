@@ -18,7 +18,7 @@ pub const VERSION: u32 = 1;
 pub const POST: &str = "post";
 /// Longest message, in bytes. The kubelet keeps the last 4,096 bytes of a message, and of these the first 12,288 / n in
 /// a pod of n containers (init containers count). So it keeps the whole message in a pod of up to four containers.
-pub const MAX: usize = 3072;
+const MOST_BYTES: usize = 3072;
 /// Longest first line, in bytes: the kubelet keeps all of it in a pod of up to eight containers.
 const LINE_MAX: usize = 1536;
 /// Longest text in the line, in characters (`snippet_error`: half as many). The line has room for two of them. If it is
@@ -120,7 +120,7 @@ impl Termination {
     pub fn encode_with(&self, timeline: &PodTimeline) -> String {
         let line = self.encode();
         // Two more bytes: a newline for each line.
-        match timeline.encode(MAX.saturating_sub(line.len() + 2)) {
+        match timeline.encode(MOST_BYTES.saturating_sub(line.len() + 2)) {
             Some(second) => format!("{line}\n{second}"),
             None => line,
         }
@@ -165,7 +165,7 @@ mod tests {
     use crate::timeline::{self, Stage};
 
     #[test]
-    fn a_line_comes_back_as_it_was() {
+    fn termination_survives_encode_and_decode() {
         let full = Termination {
             program_code: Some(7),
             category: Some(Category::WriteFailed),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_never_too_long_for_the_kubelet() {
+    fn termination_line_is_never_too_long_for_the_kubelet() {
         for letter in ["a", "\u{1}", "é", "\""] {
             let text = letter.repeat(100_000);
             let long = Termination {
@@ -236,7 +236,7 @@ mod tests {
             for stages in [0, 12, 100, 100_000] {
                 let timeline = timeline(stages);
                 let message = termination.encode_with(&timeline);
-                assert!(message.len() < MAX, "{} bytes", message.len());
+                assert!(message.len() < MOST_BYTES, "{} bytes", message.len());
                 assert_eq!(message.lines().next(), Some(termination.encode().as_str()));
                 assert_eq!(
                     Termination::decode(&message),
@@ -254,7 +254,7 @@ mod tests {
 
     /// In a pod of many containers, the kubelet cuts a message at its end.
     #[test]
-    fn a_cut_message_keeps_its_result() {
+    fn termination_keeps_its_result_when_the_kubelet_cuts_it() {
         let termination = Termination::new(Ender::Program, 7);
         let message = termination.encode_with(&timeline(12));
         for length in termination.encode().len()..message.len() {

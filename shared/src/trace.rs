@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// Number of pods of a MiniCluster that have spans: the first ones. Nobody reads a trace of thousands of pods.
-pub const PODS: u32 = 64;
+pub const TRACED_PODS: u32 = 64;
 
 /// A parent span in the form of `traceparent`: `00-<trace id>-<span id>-01`. `00` is the version of the format,
 /// and `01` says that the trace is recorded.
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_traceparent_is_that_of_the_uid_and_reads_as_it_is_written() {
+    fn traceparent_is_made_from_uid_and_survives_its_text() {
         let parent = TraceParent::of_uid("0af76519-16cd-43dd-8448-eb211c80319c").unwrap();
         assert_eq!(
             parent.to_string(),

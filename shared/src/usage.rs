@@ -13,7 +13,7 @@ pub struct Usage {
     pub seconds: u64,
     pub brokers: Brokers,
     /// None until all brokers have reported their resources.
-    pub resources: Option<Resources>,
+    pub resources: Option<InstanceResources>,
     /// None: the job manager is not running yet, or does not answer.
     pub jobs: Option<Jobs>,
 }
@@ -31,7 +31,7 @@ pub struct Brokers {
 /// Resources of the instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Resources {
+pub struct InstanceResources {
     pub nodes: Count,
     pub cores: Count,
     pub gpus: Count,
@@ -290,9 +290,9 @@ mod tests {
             ..States::default()
         };
         let usage = Usage {
-            resources: Some(Resources {
+            resources: Some(InstanceResources {
                 hosts,
-                ..Resources::default()
+                ..InstanceResources::default()
             }),
             jobs: Some(Jobs {
                 states,

@@ -212,7 +212,7 @@ fn is_brokers_port(port: u16, flux: &FluxOptions, name: &str, sizes: sizes::Size
         let hosts = hostlist::of_instance(flux.hostlist.as_deref(), name, sizes.max_size);
         hostlist::expand(&hosts).is_ok_and(|hosts| hosts.len() == 1)
     };
-    port == agent_spec::Network::default().port && flux.broker_config.is_none() && !is_only_broker()
+    port == agent_spec::BrokerNetwork::default().port && flux.broker_config.is_none() && !is_only_broker()
 }
 
 /// Whether `maxSize` is given (0 counts as left out): the size may change while the cluster runs.

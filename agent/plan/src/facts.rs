@@ -15,6 +15,7 @@ use flux_shared::paths;
 use serde::{Deserialize, Serialize};
 
 use crate::file_format::is_toml;
+use crate::known_paths::DEFAULT_PATH;
 
 pub use error::FactsError;
 pub use key::KeyInputs;
@@ -120,10 +121,7 @@ impl Default for Facts {
             home_owners: BTreeMap::new(),
             environment: BTreeMap::from([
                 ("HOME".into(), "/root".into()),
-                (
-                    "PATH".into(),
-                    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
-                ),
+                ("PATH".into(), DEFAULT_PATH.into()),
             ]),
             working_directory: "/".into(),
             address: None,

@@ -46,8 +46,8 @@ mod sourced_files;
 mod step;
 mod user;
 
-use flux_shared::agent_spec::{AgentSpec, Flux, LogFormat, Trace};
-use flux_shared::trace::PODS;
+use flux_shared::agent_spec::{AgentSpec, FluxSettings, LogFormat, Trace};
+use flux_shared::trace::TRACED_PODS;
 use serde::Serialize;
 
 use crate::facts::Facts;
@@ -122,7 +122,8 @@ pub enum PodContainer {
 /// Plans what the container does on the host that `facts` describe.
 pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Result<Plan, PlanError> {
     let mut resolved = Resolved::new(spec, facts)?;
-    let (role, steps) = match container {
+    // `sidecar_command`: what a sidecar's snippets find as `$command`. In the runner, it is that of the spec's program.
+    let (role, steps, sidecar_command) = match container {
         PodContainer::Sidecar(name) => {
             let sidecar = spec
                 .sidecars
@@ -132,18 +133,11 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
             (
                 Role::Sidecar(name.clone()),
                 sidecar::steps(&resolved, name, sidecar)?,
+                Some(sidecar.command.as_deref().unwrap_or("")),
             )
         }
-        PodContainer::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
-        PodContainer::Runner => (Role::Follower, follower::steps(&resolved)?),
-    };
-    // What snippets find as `$command`. None: the command of the spec's program.
-    let sidecar_command = match container {
-        PodContainer::Sidecar(name) => spec
-            .sidecars
-            .get(name)
-            .map(|sidecar| sidecar.command.as_deref().unwrap_or("")),
-        PodContainer::Runner => None,
+        PodContainer::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?, None),
+        PodContainer::Runner => (Role::Follower, follower::steps(&resolved)?, None),
     };
     let mut steps = snippets::in_one_shell(&resolved, steps, sidecar_command)?;
     if matches!(container, PodContainer::Runner) {
@@ -170,8 +164,7 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
             timed: logging.timed && !logging.quiet,
             format: logging.format,
         },
-        // `PODS`: the number of pods that take part in a trace, the first ones.
-        trace: if resolved.index() < PODS && matches!(container, PodContainer::Runner) {
+        trace: if resolved.index() < TRACED_PODS && matches!(container, PodContainer::Runner) {
             spec.trace.clone()
         } else {
             None
@@ -244,7 +237,7 @@ pub struct Waits {
 
 impl Waits {
     fn of(resolved: &Resolved) -> Waits {
-        let Flux {
+        let FluxSettings {
             parent_deadline,
             lead_gone,
             lead_silent,

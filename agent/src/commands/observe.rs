@@ -86,7 +86,7 @@ pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
 
 /// Checks that the RESTful API answers, if this pod serves it; the error says why not.
 pub async fn check_served(pod: &Pod) -> Result<(), String> {
-    let Some(port) = pod.instance.serves else {
+    let Some(port) = pod.instance.restful_port else {
         return Ok(());
     };
     for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {

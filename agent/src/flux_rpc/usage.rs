@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flux_shared::hostlist;
-use flux_shared::usage::{Brokers, Host, HostState, Jobs, Resources, States, Usage};
+use flux_shared::usage::{Brokers, Host, HostState, InstanceResources, Jobs, States, Usage};
 use serde_json::Value;
 
 use super::connection::Broker;
@@ -127,7 +127,7 @@ fn count(answers: &Answers, instance: KnownHosts) -> Usage {
     }
 }
 
-fn resources(answers: &Answers, instance: KnownHosts) -> Resources {
+fn resources(answers: &Answers, instance: KnownHosts) -> InstanceResources {
     let (all, down, allocated) = {
         let set = |name: &str| amounts(&answers.resources[name]);
         (set("all"), set("down"), set("allocated"))
@@ -141,7 +141,7 @@ fn resources(answers: &Answers, instance: KnownHosts) -> Resources {
         .flatten()
         .collect();
     let online = answers.online.as_str().and_then(hostlist::idset);
-    let mut sum = Resources::default();
+    let mut sum = InstanceResources::default();
     for (rank, Amount { cores, gpus }) in all {
         let is_online = online.as_ref().is_none_or(|online| online.contains(&rank));
         // The set `down` has all ranks that accept no jobs, the drained ones as well.

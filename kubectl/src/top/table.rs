@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use flux_shared::printable::printable;
-use flux_shared::usage::{Count, Host, HostState, Jobs, Resources, Usage};
+use flux_shared::usage::{Count, Host, HostState, InstanceResources, Jobs, Usage};
 
 use crate::screen;
 
@@ -58,7 +58,7 @@ fn time(seconds: u64) -> String {
     }
 }
 
-fn totals(resources: &Resources) -> Vec<String> {
+fn totals(resources: &InstanceResources) -> Vec<String> {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
@@ -126,7 +126,7 @@ fn jobs(jobs: Option<Jobs>) -> String {
 }
 
 /// The table of nodes in at most `room` lines. If not all nodes fit, those with problems are preferred.
-fn hosts(resources: &Resources, room: usize) -> Vec<String> {
+fn hosts(resources: &InstanceResources, room: usize) -> Vec<String> {
     let all = &resources.hosts;
     // One line is for the head and, if not all nodes fit, one for the number of the others.
     let shown = if all.len() < room {
@@ -139,7 +139,7 @@ fn hosts(resources: &Resources, room: usize) -> Vec<String> {
     }
     let mut listed: Vec<&Host> = all.iter().collect();
     if shown < all.len() {
-        listed.sort_by_key(|host| (urgency(host.state), host.rank));
+        listed.sort_by_key(|host| (order_by_state(host.state), host.rank));
         listed.truncate(shown);
         listed.sort_by_key(|host| host.rank);
     }
@@ -175,8 +175,8 @@ fn hosts(resources: &Resources, room: usize) -> Vec<String> {
     lines
 }
 
-/// The nodes with the lowest value are preferred in the table.
-fn urgency(state: HostState) -> u8 {
+/// The order in which nodes are taken for a table that has no room for all: those with problems first.
+fn order_by_state(state: HostState) -> u8 {
     match state {
         HostState::Down | HostState::Unknown => 0,
         HostState::Drained => 1,
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn usage(size: u32) -> Usage {
-        let mut resources = Resources::default();
+        let mut resources = InstanceResources::default();
         for rank in 0..size {
             let state = if rank == size - 1 {
                 HostState::Down

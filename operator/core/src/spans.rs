@@ -13,7 +13,7 @@ use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::phase::Phase;
 use flux_shared::termination::Termination;
 use flux_shared::timeline::PodTimeline;
-use flux_shared::trace::{PODS, TraceParent};
+use flux_shared::trace::{TRACED_PODS, TraceParent};
 use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -161,7 +161,7 @@ pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<
     let parent = annotation().and_then(|text| text.parse::<TraceParent>().ok());
     let pod_index = labels::completion_index(&pod.metadata);
     // Only the first pods of a MiniCluster have spans.
-    let (Some(parent), Some(pod_index @ 0..PODS)) = (parent, pod_index) else {
+    let (Some(parent), Some(pod_index @ 0..TRACED_PODS)) = (parent, pod_index) else {
         return Vec::new();
     };
     // The operator's cache of pods (`observe::Index`) does not record the ends of pods without this label. So each

@@ -1,6 +1,6 @@
 //! The page about scaling: its table of metrics matches the code, and its manifests are those of the example.
 
-use flux_shared::usage::{Jobs, Resources, Usage};
+use flux_shared::usage::{InstanceResources, Jobs, Usage};
 use serde_json::Value;
 
 use test_support::pages::{blocks, repository};
@@ -13,7 +13,7 @@ const END: &str = "<!-- end -->\n";
 fn the_metrics_of_the_page_are_those_of_the_code() {
     // `metrics` leaves out what is `None`.
     let all = Usage {
-        resources: Some(Resources::default()),
+        resources: Some(InstanceResources::default()),
         jobs: Some(Jobs::default()),
         ..Usage::default()
     };

@@ -52,7 +52,7 @@ impl Default for View {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Network {
+pub struct BrokerNetwork {
     /// Name of the headless Service, the pods' subdomain.
     #[serde(default = "service")]
     pub service: String,
@@ -74,9 +74,9 @@ pub struct Network {
     pub lead: Option<RemoteLead>,
 }
 
-impl Default for Network {
+impl Default for BrokerNetwork {
     fn default() -> Self {
-        Network {
+        BrokerNetwork {
             service: service(),
             port: port(),
             cluster_domain: None,
@@ -125,7 +125,7 @@ pub enum SchedulerKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Flux {
+pub struct FluxSettings {
     /// Level of the broker's messages on standard error, 0 to 7.
     #[serde(default = "log_level")]
     pub log_level: u8,
@@ -184,9 +184,9 @@ pub struct Flux {
     pub environment: BTreeMap<String, String>,
 }
 
-impl Default for Flux {
+impl Default for FluxSettings {
     fn default() -> Self {
-        Flux {
+        FluxSettings {
             log_level: log_level(),
             connect_timeout: None,
             heartbeat_timeout: None,
@@ -213,7 +213,7 @@ impl Default for Flux {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Logging {
+pub struct LogSettings {
     /// Only the job's output, warnings and errors.
     #[serde(default, skip_serializing_if = "is_false")]
     pub quiet: bool,
@@ -270,7 +270,7 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
-impl Logging {
+impl LogSettings {
     /// Whether the entrypoint ends if a command fails in a snippet that runs before the program.
     pub fn is_strict(&self) -> bool {
         self.strict.unwrap_or(true)

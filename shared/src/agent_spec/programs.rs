@@ -75,7 +75,7 @@ pub struct Runner {
     pub logs: String,
     /// The user to run Flux as. Unset: the container's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<User>,
+    pub user: Option<RunnerUser>,
     /// The requested working directory; the user that runs Flux must be able to write to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
@@ -183,7 +183,7 @@ impl Default for Runner {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct User {
+pub struct RunnerUser {
     /// User name.
     pub name: String,
     /// User id, if the user must be created.

@@ -24,8 +24,8 @@ const NUMBERS: &[&str] = &["size", "cores"];
 /// Lists of Kubernetes' own types, which Go sends without zero values. So whole lists can be compared.
 const OF_KUBERNETES: &[&str] = &["tolerations", "sysctls"];
 
-/// Longest list of numbers that is written into an expression.
-const ROW: u64 = 32;
+/// Longest list of numbers that is written into an expression. More numbers are compared in rows of this length.
+const ROW_LENGTH: u64 = 32;
 
 /// The CEL expression: whether the field `field` of the spec has the same meaning as before. `spec` is the schema of
 /// the spec in `version`. None: it has no such field.
@@ -176,14 +176,14 @@ impl<'a> Comparison<'a> {
         let mut inner = Comparison::new(&here, &there, self.version);
         inner.object(items, "");
         let is_same = format!("i >= {new}.size() || ({})", inner.expression());
-        let each = if most <= ROW {
+        let each = if most <= ROW_LENGTH {
             format!("{}.all(i, {is_same})", numbers(most))
         } else {
-            let rows = most.div_ceil(ROW);
+            let rows = most.div_ceil(ROW_LENGTH);
             format!(
-                "{}.all(row, {}.map(i, {ROW} * row + i).all(i, {is_same}))",
+                "{}.all(row, {}.map(i, {ROW_LENGTH} * row + i).all(i, {is_same}))",
                 numbers(rows),
-                numbers(ROW)
+                numbers(ROW_LENGTH)
             )
         };
         // `==` comes first: the order of a list with keys has no meaning, and the API server's `==` ignores it.

@@ -270,7 +270,7 @@ fn user(
     container: &Container,
     commands: &Commands,
     report: &mut Report,
-) -> Option<agent_spec::User> {
+) -> Option<agent_spec::RunnerUser> {
     if container.flux_user.is_some()
         && container.fluxuser.is_some()
         && container.flux_user != container.fluxuser
@@ -295,7 +295,7 @@ fn user(
         }
         // With `run_flux_as_root`, Flux runs as the container's own user, whatever user is named here. Root is named so
         // that the agent adds a notice if the container's user is not root.
-        return commands.run_flux_as_root.then(|| agent_spec::User {
+        return commands.run_flux_as_root.then(|| agent_spec::RunnerUser {
             name: "root".into(),
             uid: 0,
             run_flux_as_root: true,
@@ -319,7 +319,7 @@ fn user(
     if uid.is_none() {
         report.problem(format!("{field}.{spelling}.uid"), "must be a user id, 0 or more");
     }
-    Some(agent_spec::User {
+    Some(agent_spec::RunnerUser {
         name,
         uid: uid?,
         run_flux_as_root: commands.run_flux_as_root,

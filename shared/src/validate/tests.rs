@@ -95,7 +95,7 @@ fn empty_block_has_the_effect_of_an_omitted_one() {
 }
 
 #[test]
-fn an_empty_connect_timeout_is_none_at_all() {
+fn empty_connect_timeout_counts_as_unset() {
     assert_eq!(cluster("flux: {connectTimeout: ''}").flux.connect_timeout, None);
     assert_eq!(
         cluster("flux: {connectTimeout: 0s}")
@@ -215,7 +215,7 @@ fn follower_cluster_without_shared_certificate_has_a_notice() {
 }
 
 #[test]
-fn a_hostlist_is_taken_as_it_is() {
+fn given_hostlist_is_not_changed() {
     let list = "mc-[0-1], other[001-003]";
     for place in [
         format!("flux: {{bursting: {{hostlist: '{list}'}}}}"),
@@ -390,7 +390,7 @@ fn escape_for_the_go_entrypoint_in_a_batch_gets_a_notice() {
 }
 
 #[test]
-fn cores_of_0_are_as_none() {
+fn cores_of_0_count_as_unset() {
     let plain = "containers: [{image: a, command: run, runFlux: true}, {image: b, name: s}]\nservices: [{image: c, name: 9p, ports: [564]}]";
     let typed = plain
         .replace("image: a", "image: a, cores: 0")
@@ -552,7 +552,7 @@ fn fields_without_effect_are_reported_by_a_notice() {
 }
 
 #[test]
-fn an_empty_text_is_as_one_that_is_left_out() {
+fn empty_text_counts_as_left_out() {
     let empty = "network: {headlessName: ''}\narchive: {path: ''}\nflux: {topology: '', wrap: '', arch: '', submitCommand: '', mungeSecret: '', container: {name: '', mountPath: '', pythonPath: '', imagePullSecret: ''}, scheduler: {queuePolicy: ''}}\npod: {restartPolicy: '', dnsPolicy: '', runtimeClassName: '', schedulerName: '', serviceAccountName: ''}";
     assert_eq!(cluster(empty), cluster("size: 1"));
     assert_eq!(
@@ -961,7 +961,7 @@ fn both_spellings_of_the_snippets_are_taken() {
 fn user_has_two_spellings_and_may_run_flux_as_root() {
     let user = |fields: &str| runner(fields).runner.user;
     let flux = |uid, run_flux_as_root| {
-        Some(crate::agent_spec::User {
+        Some(crate::agent_spec::RunnerUser {
             name: "flux".into(),
             uid,
             run_flux_as_root,
@@ -1094,7 +1094,7 @@ fn volumes_of_every_kind_are_mounted_where_they_belong() {
 }
 
 #[test]
-fn a_mount_belongs_to_its_container_and_services_have_their_own() {
+fn containers_and_services_each_have_their_own_mounts() {
     let cluster = cluster(
         "containers: [{runFlux: true, volumes: {a: {path: /x, claimName: c}}}, {name: b, volumes: {a: {path: /y, claimName: d}}}]\nservices: [{name: s, volumes: {a: {path: /z, claimName: e}}}]",
     );

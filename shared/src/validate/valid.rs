@@ -354,7 +354,7 @@ pub struct ValidRunner {
     pub prefix: Vec<Word>,
     pub cores: Option<u32>,
     pub logs: Option<String>,
-    pub user: Option<crate::agent_spec::User>,
+    pub user: Option<crate::agent_spec::RunnerUser>,
     pub snippets: crate::agent_spec::Snippets,
 }
 

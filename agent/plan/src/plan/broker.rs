@@ -265,11 +265,10 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     let mut table = toml::Table::try_from(&config).map_err(|error| render_error(error.to_string()))?;
     // If a part has `resource.config`, its hosts must be these.
     let hosts = resolved.spec.own_hosts();
-    let mut users_table =
-        broker_config::merged(parts, hosts.as_deref()).map_err(|errors| match errors.first() {
-            Some(error) => render_error(error.to_string()),
-            None => render_error("a part of it is wrong".into()),
-        })?;
+    let mut users_table = broker_config::merged(parts, hosts.as_deref()).map_err(|problems| {
+        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        render_error(texts.join("; "))
+    })?;
     apply_users_verification(&mut table, &mut users_table);
     broker_config::merge(&mut table, users_table).map_err(render_error)?;
     toml::to_string(&table).map_err(|error| render_error(error.to_string()))

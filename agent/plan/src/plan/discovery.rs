@@ -16,9 +16,9 @@ use flux_shared::agent_spec::RestartPolicy;
 use super::{Content, EnvChange, Mode, Resolved, Step, set};
 
 /// The variable with the path of the XML file.
-const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
+const XML_VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
 /// The variable with more folders for `flux modprobe`.
-const MODPROBE: &str = "FLUX_MODPROBE_PATH_APPEND";
+const MODPROBE_VARIABLE: &str = "FLUX_MODPROBE_PATH_APPEND";
 /// Upper bounds, above what machines have: the spec and assumed facts may contain any number.
 const MOST_CORES: u32 = 1024;
 const MOST_CPUS: u32 = 1 << 16;
@@ -80,14 +80,14 @@ fn removes_old_r(resolved: &Resolved) -> bool {
 
 /// The variable for all later steps, since an instance inside this one discovers resources, too.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
-    is_discovered(resolved).then(|| set(VARIABLE, &resolved.paths.topology()))
+    is_discovered(resolved).then(|| set(XML_VARIABLE, &resolved.paths.topology()))
 }
 
 /// The variable that makes the lead's broker run the task that removes an old R. Only this broker gets it.
 pub fn broker_variable(resolved: &Resolved) -> Option<EnvChange> {
     let folder = resolved.paths.modprobe_dir();
     (is_discovered(resolved) && removes_old_r(resolved)).then(|| EnvChange::Append {
-        name: MODPROBE.into(),
+        name: MODPROBE_VARIABLE.into(),
         separator: ':',
         value: folder,
     })

@@ -22,7 +22,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
         name: "TRACEPARENT".into(),
         value: trace.parent.to_string(),
     }));
-    // The earlier operator, in Go, exported these two as well, so programs and snippets may read them.
+    // The Go operator exported these two as well, so programs and snippets may read them.
     changes.push(set("STATE_DIR", &resolved.paths.state_dir()));
     changes.push(set("FLUX_OUTPUT_DIR", &resolved.logs));
     changes.extend(scheduler_changes(resolved)?);

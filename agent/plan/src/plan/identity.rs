@@ -1,6 +1,6 @@
 //! The user that Flux runs as: the container's own, or the one that the spec names.
 
-use flux_shared::agent_spec::User;
+use flux_shared::agent_spec::RunnerUser;
 
 use super::Owner;
 use crate::facts::Facts;
@@ -31,7 +31,7 @@ pub struct Account {
 impl Identity {
     /// The user that the spec names, if the agent may change to it, else the container's own. With
     /// `run_flux_as_root`, the named user is created, and Flux stays root.
-    pub fn of(wanted: Option<&User>, facts: &Facts) -> Identity {
+    pub fn of(wanted: Option<&RunnerUser>, facts: &Facts) -> Identity {
         let container_user = Owner {
             uid: facts.uid,
             gid: facts.gid,
@@ -117,8 +117,8 @@ mod tests {
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nbroken\nflux:x:1234:1300:Flux:/srv/flux:/bin/sh\n";
 
-    fn user(run_flux_as_root: bool) -> User {
-        User {
+    fn user(run_flux_as_root: bool) -> RunnerUser {
+        RunnerUser {
             name: "flux".into(),
             uid: 1000,
             run_flux_as_root,
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn uid_of_another_user_of_the_image_is_noticed() {
         let taken = Identity::of(
-            Some(&User {
+            Some(&RunnerUser {
                 uid: 1234,
                 name: "ada".into(),
                 run_flux_as_root: false,

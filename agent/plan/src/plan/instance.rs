@@ -41,7 +41,7 @@ pub struct Instance {
     /// Path of the `flux` program, or why none was found.
     pub flux: Result<String, PlanError>,
     /// Port of the Flux RESTful API. None: this host does not serve it.
-    pub serves: Option<u16>,
+    pub restful_port: Option<u16>,
     /// A notice about which user Flux runs as (`Identity::notice`).
     pub user_notice: Option<String>,
     /// Whether Flux binds tasks to cores on this host.
@@ -76,7 +76,7 @@ impl Instance {
             environment: changes.flatten().collect(),
             for_flux: search_paths::changes(&resolved),
             user_notice: resolved.identity.notice.clone(),
-            serves: restful::wanted(&resolved).map(|served| served.port),
+            restful_port: restful::wanted(&resolved).map(|served| served.port),
             spare: spare(spec, &resolved.hosts.names),
             binding: resolved.binding,
             hostname: resolved.hostname,

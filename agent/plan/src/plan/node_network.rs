@@ -9,7 +9,7 @@
 use super::{EnvChange, Resolved, set};
 
 const ATTRIBUTE: &str = "hostname";
-const VARIABLE: &str = "FLUX_FAKE_HOSTNAME";
+const HOSTNAME_VARIABLE: &str = "FLUX_FAKE_HOSTNAME";
 
 /// The pod's name in the hostlist, for the broker. None without hostNetwork: the host has this name.
 fn name<'a>(resolved: &'a Resolved) -> Option<&'a str> {
@@ -27,13 +27,13 @@ pub fn attribute(resolved: &Resolved) -> Option<(&'static str, String)> {
 
 /// The variable for the broker.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
-    name(resolved).map(|name| set(VARIABLE, name))
+    name(resolved).map(|name| set(HOSTNAME_VARIABLE, name))
 }
 
 /// The option that keeps the variable from the lead's program, and so from every job that it submits. It is an option
 /// of `flux-agent program`, which runs the lead's program.
 pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
-    name(resolved).map(|_| format!("--without={VARIABLE}"))
+    name(resolved).map(|_| format!("--without={HOSTNAME_VARIABLE}"))
 }
 
 /// A notice about the names: with hostNetwork, jobs see the node's host name.
@@ -62,14 +62,15 @@ mod tests {
         build(&spec, &facts, &PodContainer::Runner).unwrap()
     }
 
-    /// The broker's command line, and the changes of `VARIABLE` in its environment.
+    /// The broker's command line, and the changes of `HOSTNAME_VARIABLE` in its environment.
     fn started(plan: &Plan) -> (String, Vec<EnvChange>) {
         let launch = plan.steps.iter().find_map(|step| match step {
             Step::Launch(launch) => Some(launch),
             _ => None,
         });
         let launch = launch.unwrap();
-        let is_name = |change: &&EnvChange| matches!(change, EnvChange::Set { name, .. } if name == VARIABLE);
+        let is_name =
+            |change: &&EnvChange| matches!(change, EnvChange::Set { name, .. } if name == HOSTNAME_VARIABLE);
         let changes = launch.environment.iter().filter(is_name).cloned().collect();
         (
             launch
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_network_of_its_own_has_its_own_name() {
+    fn pod_without_host_network_keeps_its_own_hostname() {
         let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n{JOB}")).unwrap();
         let facts = Facts {
             hostname: "mc-1".into(),

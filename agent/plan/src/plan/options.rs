@@ -15,7 +15,7 @@ pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String>
     let (spec, paths) = (resolved.spec, &resolved.paths);
     let flux = &spec.flux;
     let users_config = users_config(resolved);
-    // Most attributes, and their order, are those of the earlier operator, in Go.
+    // Most attributes, and their order, are those of the Go operator.
     let mut options = vec![attribute("cron.directory", paths.cron_dir())];
     options.extend(node_network::attribute(resolved).map(|(name, value)| attribute(name, value)));
     if flux.topology.is_none() && !has_topology(&users_config) {

@@ -170,7 +170,7 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     agent_batch.extend(is_verbose(resolved).then(|| Word::literal("--events")));
     agent_batch.push(Word::literal("--"));
     let mut flux_batch = literals(["flux", "batch"]);
-    // It comes before the user's flags, so that their `--broker-opts` overrides it.
+    // Before the user's flags, so that their `--broker-opts` overrides this one.
     flux_batch.extend(batch::config_option(resolved).map(Word::Literal));
     flux_batch.extend(literals(&flags));
     // `flux job wait --all` waits for jobs with this flag. The agent runs it if the command prints no id.
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_says_more_of_a_job_and_of_a_batch_unless_quiet() {
+    fn debug_logging_adds_verbose_options_unless_quiet() {
         let job = "[runner.program]\nmode='submit'\nwords=['true']\n[flux]\noption_flags=['--x']\n";
         let batch = "[runner.program]\nmode='batch'\nlines=[{number=0,text='true'}]\n";
         for (program, more) in [(job, "-vvv"), (batch, "--events")] {

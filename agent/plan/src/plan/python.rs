@@ -13,7 +13,7 @@ use super::shell_defaults::{IS_BROKER, lua_text};
 use super::{EnvChange, Mode, Resolved, Step, restful, set};
 
 /// The variable with the folder's path.
-const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
+const CACHE_VARIABLE: &str = "PYTHONPYCACHEPREFIX";
 /// Disables .pyc files.
 const WRITES_NONE: &str = "PYTHONDONTWRITEBYTECODE";
 
@@ -27,7 +27,7 @@ pub fn folder(resolved: &Resolved) -> Option<String> {
 /// Whether the user has set where Python's compiled files go, or that Python writes none.
 fn is_users_choice(resolved: &Resolved) -> bool {
     let (container, flux) = (&resolved.facts.environment, &resolved.spec.flux.environment);
-    [VARIABLE, WRITES_NONE]
+    [CACHE_VARIABLE, WRITES_NONE]
         .iter()
         .any(|name| container.contains_key(*name) || flux.contains_key(*name))
 }
@@ -52,7 +52,7 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
 
 /// The variable for the brokers. Flux's commands in the instance inherit it.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
-    folder(resolved).map(|folder| set(VARIABLE, &folder))
+    folder(resolved).map(|folder| set(CACHE_VARIABLE, &folder))
 }
 
 /// The option of `flux-agent program` that removes the variable for a program whose Python has its own compiled files:
@@ -66,7 +66,7 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
             false
         }
     };
-    (has_own_python && folder(resolved).is_some()).then(|| format!("--without={VARIABLE}"))
+    (has_own_python && folder(resolved).is_some()).then(|| format!("--without={CACHE_VARIABLE}"))
 }
 
 /// Lua for the job shell: keeps the variable from tasks, unless they are brokers. A value that the job has set itself
@@ -75,8 +75,8 @@ pub fn kept_from_tasks(resolved: &Resolved) -> Option<String> {
     let folder = lua_text(&folder(resolved)?);
     Some(format!(
         "-- Tasks do not get the folder for the files that Flux's own Python compiles.\n\
-         if shell.getenv (\"{VARIABLE}\") == {folder} then\n    \
-         if not {IS_BROKER} then shell.unsetenv (\"{VARIABLE}\") end\nend\n"
+         if shell.getenv (\"{CACHE_VARIABLE}\") == {folder} then\n    \
+         if not {IS_BROKER} then shell.unsetenv (\"{CACHE_VARIABLE}\") end\nend\n"
     ))
 }
 
@@ -118,7 +118,7 @@ mod tests {
         launch
             .environment
             .iter()
-            .any(|change| matches!(change, EnvChange::Set { name, .. } if name == VARIABLE))
+            .any(|change| matches!(change, EnvChange::Set { name, .. } if name == CACHE_VARIABLE))
     }
 
     fn removes_variable(argv: &[Word]) -> bool {
@@ -147,11 +147,11 @@ mod tests {
         assert!(
             launch_of(&steps)
                 .environment
-                .contains(&set(VARIABLE, "/mnt/flux/config/python/1000"))
+                .contains(&set(CACHE_VARIABLE, "/mnt/flux/config/python/1000"))
         );
         let others = steps.iter().filter(|step| !matches!(step, Step::Launch(_)));
         for step in others {
-            let names_variable = format!("{step:?}").contains(VARIABLE);
+            let names_variable = format!("{step:?}").contains(CACHE_VARIABLE);
             assert_eq!(
                 names_variable,
                 matches!(step, Step::File { content: Content::Text(_), path, .. } if path.ends_with(".lua")),
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn python_cache_is_not_planned_when_useless_or_set_by_user() {
         assert!(!sets_variable(launch_of(&planned(JOB, &Facts::default()))));
-        for name in [VARIABLE, WRITES_NONE] {
+        for name in [CACHE_VARIABLE, WRITES_NONE] {
             let mut facts = uncompiled();
             facts.environment.insert(name.into(), "1".into());
             assert!(!sets_variable(launch_of(&planned(JOB, &facts))), "{name}");

@@ -167,18 +167,14 @@ impl<'a> Resolved<'a> {
 
     /// Directory of the view's Python modules, for PYTHONPATH. The spec may name another one. None without a view.
     pub fn python_path(&self) -> Option<String> {
+        if !self.spec.view.enabled {
+            return None;
+        }
         let in_view = || {
-            self.facts
-                .view
-                .python
-                .as_ref()
-                .map(|python| format!("{}/lib/{python}/site-packages", self.paths.view()))
+            let python = self.facts.view.python.as_ref()?;
+            Some(format!("{}/lib/{python}/site-packages", self.paths.view()))
         };
-        self.spec
-            .view
-            .enabled
-            .then(|| self.spec.view.python_path.clone().or_else(in_view))
-            .flatten()
+        self.spec.view.python_path.clone().or_else(in_view)
     }
 }
 

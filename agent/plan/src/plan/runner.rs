@@ -8,8 +8,7 @@ use super::{
 };
 
 /// The steps before the broker: user and home, `init`, environment, files, `preCommand`, `pre`. If the image's own
-/// Flux runs as another user, the snippets come first, as with the earlier operator, in Go: one of them may create that
-/// user.
+/// Flux runs as another user, the snippets come first, as with the Go operator: one of them may create that user.
 pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let sources = &resolved.spec.runner.snippets;
     let init = snippets::step(resolved, "init", sources.init.as_ref());

@@ -17,15 +17,15 @@ use super::{PlanError, Resolved};
 /// The scheduler that the agent makes Flux load. None: Flux loads its own default.
 pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
     let flux = &resolved.spec.flux;
-    let in_view = resolved.spec.view.enabled && resolved.facts.view.fluxion;
+    let view_has_fluxion = resolved.spec.view.enabled && resolved.facts.view.fluxion;
     let has_policy = flux.queue_policy.is_some() && flux.broker_config.is_none();
     match flux.scheduler {
-        Some(SchedulerKind::Fluxion) if resolved.spec.view.enabled && !in_view => {
+        Some(SchedulerKind::Fluxion) if resolved.spec.view.enabled && !view_has_fluxion => {
             Err(PlanError::FluxionMissing(resolved.paths.view()))
         }
-        None if in_view && (has_policy || has_gpus(resolved)) => Ok(Some(SchedulerKind::Fluxion)),
+        None if view_has_fluxion && (has_policy || has_gpus(resolved)) => Ok(Some(SchedulerKind::Fluxion)),
         // The simple scheduler is named only in a view with Fluxion. Without Fluxion, Flux loads the simple one anyway.
-        None => Ok(in_view.then_some(SchedulerKind::Simple)),
+        None => Ok(view_has_fluxion.then_some(SchedulerKind::Simple)),
         named => Ok(named),
     }
 }

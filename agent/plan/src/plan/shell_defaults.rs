@@ -10,7 +10,7 @@ use flux_shared::names;
 use super::{Binding, Content, EnvChange, Mode, Resolved, Step, python, search_paths};
 
 /// The variable with the folders in which the job shell looks for its files of defaults.
-pub const PATH: &str = "FLUX_SHELL_RC_PATH";
+pub const RC_PATH_VARIABLE: &str = "FLUX_SHELL_RC_PATH";
 /// Variables that Kubernetes sets to another value in each pod.
 const PER_POD: [&str; 2] = [names::COMPLETION_INDEX, "HOSTNAME"];
 
@@ -93,7 +93,7 @@ pub(super) fn lua_text(text: &str) -> String {
 /// its `cpu-affinity`.
 pub fn variable(resolved: &Resolved) -> EnvChange {
     EnvChange::Append {
-        name: PATH.into(),
+        name: RC_PATH_VARIABLE.into(),
         separator: ':',
         value: resolved.paths.shell_rc_dir(),
     }

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_read_back_as_they_were() {
+    fn quoted_words_are_split_into_themselves() {
         for text in [
             "plain",
             "",

@@ -47,13 +47,13 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<S
 }
 
 /// How long the command may take to end by itself once Flux has ended, in seconds.
-const LINGER: f64 = 10.0;
+const LONGEST_LINGER: f64 = 10.0;
 
 /// The step that holds back a stop after the end of Flux, so that the command can end by itself. None for a server,
 /// which never ends by itself.
 fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Step> {
     // At most two thirds of the grace period: the command needs the rest to end after the stop.
-    let seconds = LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
+    let seconds = LONGEST_LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
     let step = Step::Linger {
         note: resolved.paths.ended_note(),
         seconds,

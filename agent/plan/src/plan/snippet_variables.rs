@@ -1,5 +1,5 @@
-//! Shell variables for snippets. They have the names that the entrypoint of the earlier operator, in Go, used, since
-//! public manifests rely on them. Programs do not see them.
+//! Shell variables for snippets. They have the names that the Go operator's entrypoint used, since public manifests rely
+//! on them. Programs do not see them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::shell_quote::word;
 use super::{Launch, Resolved, options};
 
 /// Name of the variable with the working directory. After `init`, it has the directory in which `init` ended.
-pub const DIRECTORY: &str = "workdir";
+pub const DIRECTORY_VARIABLE: &str = "workdir";
 
 /// Name of the variable with the broker's options, which snippets may change.
 pub const BROKER_OPTIONS: &str = "brokerOptions";
@@ -57,7 +57,7 @@ pub fn all(
         ("fluxuser", name),
         ("fluxuid", uid.to_string()),
         // Before `init`. `snippets` sets it again after `init`.
-        (DIRECTORY, facts.working_directory.clone()),
+        (DIRECTORY_VARIABLE, facts.working_directory.clone()),
         ("cfg", paths.broker_config_dir()),
         ("fluxsocket", format!("local://{}", resolved.socket())),
         (BROKER_OPTIONS, broker_options(resolved, launch)),

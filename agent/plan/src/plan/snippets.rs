@@ -126,7 +126,7 @@ fn name_directory_after_init(steps: &mut [Step]) {
     if snippets.next().is_some_and(|first| first.name == "init")
         && let Some(second) = snippets.next()
     {
-        second.directory_variable = Some(snippet_variables::DIRECTORY);
+        second.directory_variable = Some(snippet_variables::DIRECTORY_VARIABLE);
     }
 }
 

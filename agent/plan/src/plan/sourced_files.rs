@@ -53,7 +53,7 @@ fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
     let users_variables = resolved.spec.flux.environment.iter();
     exports.extend(users_variables.map(|(name, value)| (name.clone(), Word::literal(value))));
     // After the user's variables, which may set FLUX_SHELL_RC_PATH. Its value has their folders and the agent's.
-    exports.extend([current_value(shell_defaults::PATH)]);
+    exports.extend([current_value(shell_defaults::RC_PATH_VARIABLE)]);
     exports
 }
 

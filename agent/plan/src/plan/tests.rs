@@ -414,7 +414,7 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
         !words.contains("/tmp/fluxout"),
         "the user's own option has priority: {words}"
     );
-    own.runner.user = Some(User {
+    own.runner.user = Some(RunnerUser {
         name: "flux".into(),
         uid: 1000,
         run_flux_as_root: false,

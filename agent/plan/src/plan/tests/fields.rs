@@ -28,8 +28,8 @@ fn sidecar(command: Option<String>, script: Option<String>) -> Sidecar {
     }
 }
 
-fn flux() -> Flux {
-    Flux {
+fn flux() -> FluxSettings {
+    FluxSettings {
         log_level: 6,
         connect_timeout: Some("5s".into()),
         heartbeat_timeout: Some("60s".into()),
@@ -58,7 +58,7 @@ fn runner(program: Program) -> Runner {
         cores: Some(2),
         gpus: false,
         logs: "/results".into(),
-        user: Some(User {
+        user: Some(RunnerUser {
             name: "fluence".into(),
             uid: 1002,
             run_flux_as_root: false,
@@ -98,7 +98,7 @@ fn full(program: Program) -> AgentSpec {
             python_path: Some("/python".into()),
             install_root: None,
         },
-        network: Network {
+        network: BrokerNetwork {
             service: "net".into(),
             port: 8050,
             cluster_domain: Some("cluster.local".into()),
@@ -107,7 +107,7 @@ fn full(program: Program) -> AgentSpec {
             lead: None,
         },
         flux: flux(),
-        logging: Logging {
+        logging: LogSettings {
             quiet: false,
             strict: Some(true),
             timed: true,
@@ -287,7 +287,7 @@ fn optional_spec_fields_change_a_plan_when_set() {
     let plain = full(Program::Submit { words: command });
     // `gpus` chooses the scheduler only if the spec does not.
     let without_scheduler = AgentSpec {
-        flux: Flux {
+        flux: FluxSettings {
             scheduler: None,
             queue_policy: None,
             ..plain.flux.clone()
@@ -312,7 +312,7 @@ fn optional_spec_fields_change_a_plan_when_set() {
         ("logging.zeromq", |spec| spec.logging.zeromq = true),
         ("runner.interactive", |spec| spec.runner.interactive = true),
         ("user.run_flux_as_root", |spec| {
-            spec.runner.user = Some(User {
+            spec.runner.user = Some(RunnerUser {
                 name: "fluence".into(),
                 uid: 1002,
                 run_flux_as_root: true,

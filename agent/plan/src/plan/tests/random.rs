@@ -52,7 +52,7 @@ prop_compose! {
         spec.flux.option_flags = vec![flag];
         (spec.logging.quiet, spec.logging.timed) = (quiet, timed);
         spec.runner = Runner { interactive, prefix, cores, program, ..Runner::default() };
-        spec.runner.user = user.map(|(name, uid, run_flux_as_root)| User { name, uid, run_flux_as_root });
+        spec.runner.user = user.map(|(name, uid, run_flux_as_root)| RunnerUser { name, uid, run_flux_as_root });
         spec.runner.snippets = Snippets { init: snippet.clone(), post: snippet.clone(), ..Snippets::default() };
         spec.sidecars.insert("side".into(), Sidecar { command: snippet.clone(), script: snippet, ..Sidecar::default() });
         spec
@@ -77,7 +77,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn any_spec_on_any_host_is_answered(spec in any_spec(), facts in any_facts()) {
+    fn random_spec_is_planned_or_rejected_with_a_reason(spec in any_spec(), facts in any_facts()) {
         for role in [PodContainer::Runner, PodContainer::Sidecar("side".into()), PodContainer::Sidecar("none".into())] {
             match build(&spec, &facts, &role) {
                 Ok(plan) => {

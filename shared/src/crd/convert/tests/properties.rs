@@ -256,7 +256,7 @@ proptest! {
 
     /// Anybody can write the annotation that records a spelling. Even then, it only changes how defaults are written.
     #[test]
-    fn a_foreign_annotation_changes_no_meaning(spec in arbitrary(&V1ALPHA2), other in arbitrary(&V1ALPHA2)) {
+    fn forged_spelling_annotation_changes_no_meaning(spec in arbitrary(&V1ALPHA2), other in arbitrary(&V1ALPHA2)) {
         let mut read = through(&object(Version::V1alpha2, spec), Version::V1alpha1);
         let foreign: Map<String, Value> =
             other.as_object().unwrap().iter().map(|(name, value)| (format!("/{name}"), value.clone())).collect();
