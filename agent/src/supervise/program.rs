@@ -100,8 +100,8 @@ impl ChildProgram<'_> {
                     &format!("its working directory {directory} does not exist"),
                 )
             } else if error.kind() == std::io::ErrorKind::NotFound {
-                // The file exists, so its loader or its interpreter is missing, or /bin/sh for a file that the kernel
-                // does not know.
+                // The file exists, so its loader or its interpreter is missing, or /bin/sh for a file whose format the
+                // kernel does not know.
                 let missing_interpreter = || {
                     interpreter(&path)
                         .map(|interpreter| format!("its interpreter {interpreter} is not in this image"))
@@ -116,8 +116,8 @@ impl ChildProgram<'_> {
         })
     }
 
-    /// The C library runs a file that the kernel does not know in /bin/sh, as every shell does: a script without a
-    /// `#!` line.
+    /// The C library runs a file whose format the kernel does not know in /bin/sh, as every shell does: a script without
+    /// a `#!` line.
     fn spawn(&self, path: &Path) -> std::io::Result<Child> {
         let mut command = Command::new(path);
         command
