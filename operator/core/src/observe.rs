@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flux_shared::crd::v1alpha2::LostPod;
-use flux_shared::queueing::QUEUE_NAME;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -366,10 +365,7 @@ impl Index {
                     .trouble
                     .as_ref()
                     .is_some_and(|trouble| trouble.reason == Reason::SchedulingGated),
-                queue: metadata
-                    .labels
-                    .as_ref()
-                    .and_then(|all| all.get(QUEUE_NAME).cloned()),
+                queue: partial::queue_of(metadata).map(str::to_owned),
             };
             let mut state = self.state();
             let stored = &mut state.observed_mut(&key).services_pod;

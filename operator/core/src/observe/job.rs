@@ -1,14 +1,14 @@
 //! What the operator keeps of a Job.
 
 use flux_shared::crd::v1alpha2::ConditionStatus;
-use flux_shared::queueing::{ELASTIC_JOB, QUEUE_NAME, Queueing};
+use flux_shared::queueing::{ELASTIC_JOB, Queueing};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
 use super::controller_uid;
 use crate::labels;
-use crate::observe::partial::Partial;
+use crate::observe::partial::{Partial, queue_of};
 use crate::vocabulary::ConditionType;
 
 /// A Job without its pod template, which has most of a Job's bytes and is not read.
@@ -130,11 +130,6 @@ impl JobSeen {
                 .filter(|text| text.len() <= ANNOTATION_MAX)
                 .cloned()
         };
-        let queue = metadata
-            .labels
-            .as_ref()
-            .and_then(|all| all.get(QUEUE_NAME))
-            .filter(|name| !name.is_empty());
         let number = |key: &str| annotation(key).and_then(|text| text.parse().ok());
         let (lead_index_failed, failed_index) = failed_indexes(
             status
@@ -160,7 +155,7 @@ impl JobSeen {
             initial_size: number(labels::INITIAL_SIZE),
             completions: spec.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
             is_suspended: spec.suspend.unwrap_or(false),
-            queue: queue.cloned(),
+            queue: queue_of(metadata).map(str::to_owned),
             queueing: annotation(labels::QUEUEING).and_then(|text| Queueing::noted(text)),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|value| value == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),

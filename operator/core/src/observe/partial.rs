@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use flux_shared::crd::v1alpha2;
+use flux_shared::queueing::QUEUE_NAME;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::Deserialize;
@@ -127,6 +128,12 @@ pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
         .iter()
         .find(|owner| owner.controller == Some(true))
         .map(|owner| cut(&owner.uid, UID_MAX))
+}
+
+/// The name of the queue in the object's label. None: there is no label, or an empty one.
+pub(super) fn queue_of(metadata: &ObjectMeta) -> Option<&str> {
+    let name = metadata.labels.as_ref()?.get(QUEUE_NAME)?;
+    (!name.is_empty()).then_some(name)
 }
 
 /// The beginning of the text, up to this number of bytes.

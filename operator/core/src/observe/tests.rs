@@ -1,3 +1,5 @@
+use flux_shared::queueing::QUEUE_NAME;
+
 use super::*;
 
 mod ends;
@@ -313,13 +315,13 @@ fn services_pod_counts_as_evicted_and_not_when_it_failed() {
 
 #[test]
 fn services_pod_keeps_its_queue_and_whether_it_is_gated() {
-    let pod = |is_gated: bool| {
+    let pod = |is_gated: bool, queue: &str| {
         let conditions = if is_gated {
             serde_json::json!([{ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated" }])
         } else {
             serde_json::json!([])
         };
-        let labels = serde_json::json!({ (labels::SERVICES_OF): "mc", (QUEUE_NAME): "default" });
+        let labels = serde_json::json!({ (labels::SERVICES_OF): "mc", (QUEUE_NAME): queue });
         let pod = serde_json::json!({
             "metadata": { "name": "mc-services", "namespace": "ns", "uid": "pod", "labels": labels },
             "spec": {}, "status": { "phase": "Pending", "conditions": conditions },
@@ -335,7 +337,8 @@ fn services_pod_keeps_its_queue_and_whether_it_is_gated() {
         (services_pod.is_gated, services_pod.queue)
     };
     for is_gated in [true, false] {
-        assert_eq!(pod(is_gated), (is_gated, Some("default".into())));
+        assert_eq!(pod(is_gated, "default"), (is_gated, Some("default".into())));
+        assert_eq!(pod(is_gated, ""), (is_gated, None));
     }
 }
 
