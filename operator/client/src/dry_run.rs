@@ -2,6 +2,7 @@
 //! reports unknown fields. Nothing is created.
 
 use flux_operator_core::labels;
+use flux_operator_core::render::refusal::DryRun;
 use kube::Client;
 use kube::api::PostParams;
 use kube::core::{Request, Status};
@@ -17,6 +18,16 @@ pub enum DryRunAnswer {
     Exists,
     /// Refused: the object is invalid.
     Refused(Box<Status>),
+}
+
+impl From<DryRunAnswer> for DryRun {
+    fn from(answer: DryRunAnswer) -> DryRun {
+        match answer {
+            DryRunAnswer::Accepted(stored) => DryRun::Accepted(stored),
+            DryRunAnswer::Exists => DryRun::Exists,
+            DryRunAnswer::Refused(status) => DryRun::Refused(status.message),
+        }
+    }
 }
 
 /// Dry run of creating `object` in the collection at `path`, such as `/api/v1/namespaces/NAMESPACE/pods`. A failure

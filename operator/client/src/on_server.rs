@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use clap::Args;
 use flux_operator_core::offline::{self, Judged, Judgement};
 use flux_operator_core::render::overlaid::Overlaid;
-use flux_operator_core::render::{self, Options, RenderFacts, refusal};
+use flux_operator_core::render::refusal::{self, DryRun};
+use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::crd::v1alpha2::KIND;
 use flux_shared::manifest::Manifest;
 use flux_shared::validate::{Problem, ValidMiniCluster};
@@ -170,22 +171,21 @@ impl Check<'_> {
         path: &str,
         object: &Overlaid<K>,
     ) -> Result<(), CheckError> {
-        // As `refusal::problem` reads it: the object that the API server would store (None: unknown), or its refusal.
-        let tried = match self.try_object(what, path, object).await? {
-            None => return Ok(()),
-            Some(DryRunAnswer::Accepted(stored)) => Ok(Some(stored)),
-            Some(DryRunAnswer::Exists) => Ok(None),
-            Some(DryRunAnswer::Refused(status)) => Err(status.message.clone()),
+        let Some(answer) = self.try_object(what, path, object).await? else {
+            return Ok(());
         };
+        let is_denial =
+            |answer: &DryRun| matches!(answer, DryRun::Refused(words) if refusal::is_denial(words));
         // `applied` is the user's overlay, if the object has one.
-        self.problems.extend(match (&object.applied, tried) {
-            (Some(applied), tried) => refusal::problem(applied, &tried),
-            (None, Err(message)) => Some(Problem::new(
-                "spec",
-                format!("the API server rejects its {what}: {message}"),
-            )),
-            (None, Ok(_)) => None,
-        });
+        self.problems
+            .extend(match (&object.applied, DryRun::from(answer)) {
+                (Some(applied), answer) if !is_denial(&answer) => refusal::problem(applied, &answer),
+                (_, DryRun::Refused(message)) => Some(Problem::new(
+                    "spec",
+                    format!("the API server rejects its {what}: {message}"),
+                )),
+                (_, DryRun::Accepted(_) | DryRun::Exists) => None,
+            });
         Ok(())
     }
 

@@ -137,6 +137,15 @@ pub struct Unlabelled {
     pub uid: String,
 }
 
+/// What follows from the current state of a pod.
+#[derive(Debug, Default)]
+pub struct PodUpdate {
+    /// The MiniCluster to reconcile, if the state has changed.
+    pub woken: Option<Key>,
+    /// The lead's pod, if the caller has to add its label and condition.
+    pub unlabelled: Option<Unlabelled>,
+}
+
 /// All objects seen, by MiniCluster.
 #[derive(Debug, Default)]
 pub struct Index {
@@ -350,9 +359,8 @@ impl Index {
         is_change.then_some(key)
     }
 
-    /// Stores a pod's current state. Returns the MiniCluster to reconcile if this is a change, and the lead's pod if
-    /// the caller has to add its label and condition.
-    pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
+    /// Stores a pod's current state.
+    pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> PodUpdate {
         // A broker's pod always has the label `CLUSTER`, even if its author also sets `SERVICES_OF`.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
         if !is_broker && let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF) {
@@ -371,10 +379,13 @@ impl Index {
             let stored = &mut state.observed_mut(&key).services_pod;
             let is_change = stored.as_ref() != Some(&services_pod);
             *stored = Some(services_pod);
-            return (is_change.then_some(key), None);
+            return PodUpdate {
+                woken: is_change.then_some(key),
+                unlabelled: None,
+            };
         }
         let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) else {
-            return (None, None);
+            return PodUpdate::default();
         };
         let mut state = self.state();
         // The pod's own conditions may have set this already. But they show it only if the pod was ready, and the node
@@ -407,7 +418,10 @@ impl Index {
         // The pod is returned only once, so it now counts as labelled: the caller adds the label.
         seen.is_labelled |= unlabelled.is_some();
         observed.pods.insert(uid(metadata), Box::new(seen));
-        (is_change.then_some(key), unlabelled)
+        PodUpdate {
+            woken: is_change.then_some(key),
+            unlabelled,
+        }
     }
 
     /// How often the container that runs Flux had ended when this pod was last seen. None: the pod was not seen before.

@@ -280,11 +280,11 @@ pub async fn pods(
             let traced = spans::of_pod(pod, known_ends, Timestamp::now());
             traced.into_iter().for_each(|traced| traces.send(traced));
         }
-        let (key, unlabelled) = updated_index.update_pod(&pod.metadata, PodSeen::of_object(pod));
-        if let Some(unlabelled) = unlabelled {
+        let update = updated_index.update_pod(&pod.metadata, PodSeen::of_object(pod));
+        if let Some(unlabelled) = update.unlabelled {
             let _ = unlabelled_pods.send(unlabelled);
         }
-        key.into_iter().collect()
+        update.woken.into_iter().collect()
     })
     .await;
 }

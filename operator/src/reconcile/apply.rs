@@ -6,7 +6,7 @@
 //! carry the uid of the observed object, except the annotation that asks a pod to end: a Job does not reuse
 //! the names of its pods. There is one field manager.
 
-use flux_operator_client::dry_run::{self, DryRunAnswer};
+use flux_operator_client::dry_run;
 use flux_operator_core::labels;
 use flux_operator_core::observe::cluster::version;
 use flux_operator_core::observe::job::{JobObject, JobSeen, JobSpecPart};
@@ -19,6 +19,7 @@ use flux_operator_core::render::Objects;
 use flux_operator_core::render::gang::GangOf;
 use flux_operator_core::render::hidden_secret::HiddenSecret;
 use flux_operator_core::render::overlaid::{AppliedOverlay, Overlaid};
+use flux_operator_core::render::refusal::{self, DryRun};
 use flux_operator_core::render::services::Member;
 use flux_operator_core::vocabulary::Reason;
 use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
@@ -424,29 +425,16 @@ impl Writer {
         result.map_err(|error| api_error::<K>("create", &object.name_any(), error))
     }
 
-    /// Asks the API server by a dry run whether it accepts an object with an overlay. The inner result is the
-    /// object as it would be stored, or why it is refused; unknown fields are errors. None: valid, but an
-    /// object of this name exists.
-    pub async fn dry_run_overlay<K>(
-        &self,
-        applied: &AppliedOverlay,
-        key: &Key,
-    ) -> Result<Result<Option<Value>, String>, ApplyError>
+    /// Asks the API server by a dry run whether it accepts an object with an overlay. It refuses unknown fields.
+    pub async fn dry_run_overlay<K>(&self, applied: &AppliedOverlay, key: &Key) -> Result<DryRun, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        match dry_run::create(
-            &self.client,
-            &K::url_path(&(), Some(&key.namespace)),
-            &applied.sent,
-        )
-        .await
-        {
-            Ok(DryRunAnswer::Accepted(kept)) => Ok(Ok(Some(kept))),
-            Ok(DryRunAnswer::Exists) => Ok(Ok(None)),
-            Ok(DryRunAnswer::Refused(status)) => Ok(Err(status.message.clone())),
-            Err(error) => Err(api_error::<K>("create", &key.name, error)),
-        }
+        let path = K::url_path(&(), Some(&key.namespace));
+        let answer = dry_run::create(&self.client, &path, &applied.sent).await;
+        answer
+            .map(DryRun::from)
+            .map_err(|error| api_error::<K>("create", &key.name, error))
     }
 
     /// Creates an object, unless it exists and is ours.
@@ -622,7 +610,9 @@ impl Writer {
             .await
         {
             // It is not suspended any more, or has ended.
-            Err(kube::Error::Api(status)) if status.code == 422 => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 422 && !refusal::is_denial(&status.message) => {
+                Ok(())
+            }
             forgotten => {
                 ignore_gone(forgotten).map_err(|error| api_error::<Job>("resume", &cluster.name, error))
             }

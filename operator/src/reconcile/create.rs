@@ -8,15 +8,15 @@ use flux_operator_core::observe::node::ViewNodes;
 use flux_operator_core::observe::{Key, Observed};
 use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::overlaid::AppliedOverlay;
+use flux_operator_core::render::refusal::{self, DryRun};
 use flux_operator_core::render::services::Member;
-use flux_operator_core::render::{self, RenderFacts, refusal};
+use flux_operator_core::render::{self, RenderFacts};
 use flux_operator_core::target::Target;
 use flux_operator_core::vocabulary::Reason;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::Value;
 
 use super::error::ReconcileError;
 use crate::reconcile::apply::ApplyError;
@@ -342,26 +342,19 @@ async fn check_overlays(
     context: &Context,
 ) -> Result<(), ReconcileError> {
     if let Some(applied) = &objects.job.applied {
-        check_answer(
-            applied,
-            context.writer.dry_run_overlay::<Job>(applied, key).await?,
-        )?;
+        let answer = context.writer.dry_run_overlay::<Job>(applied, key).await?;
+        check_answer(applied, &answer)?;
     }
     if let Some(applied) = objects.services_pod.as_ref().and_then(|pod| pod.applied.as_ref()) {
-        check_answer(
-            applied,
-            context.writer.dry_run_overlay::<Pod>(applied, key).await?,
-        )?;
+        let answer = context.writer.dry_run_overlay::<Pod>(applied, key).await?;
+        check_answer(applied, &answer)?;
     }
     Ok(())
 }
 
 /// Refuses an overlay if the answer to the dry run shows a problem in it.
-fn check_answer(
-    applied: &AppliedOverlay,
-    answer: Result<Option<Value>, String>,
-) -> Result<(), ReconcileError> {
-    match refusal::problem(applied, &answer) {
+fn check_answer(applied: &AppliedOverlay, answer: &DryRun) -> Result<(), ReconcileError> {
+    match refusal::problem(applied, answer) {
         Some(problem) => Err(Obstacle::new(Reason::PodTemplateRefused, problem.to_string()).into()),
         None => Ok(()),
     }

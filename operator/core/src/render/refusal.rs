@@ -5,33 +5,51 @@ use flux_shared::validate::Problem;
 use serde_json::Value;
 
 use super::overlaid::AppliedOverlay;
-use crate::previous_status::MESSAGE_MAX;
+use crate::previous_status::{MESSAGE_MAX, cut_middle};
 
-/// The problem in an overlay, and the remedy. `tried` is the answer to a dry run: the object that the API server would
-/// store (None: unknown), or its refusal.
-pub fn problem(applied: &AppliedOverlay, tried: &Result<Option<Value>, String>) -> Option<Problem> {
-    match tried {
-        Err(words) => {
-            let words = with_overlay_paths(beginning_of(words), applied);
+/// The API server's answer to a dry run of creating an object.
+#[derive(Debug)]
+pub enum DryRun {
+    /// Accepted: the object as it would be stored.
+    Accepted(Value),
+    /// Valid, but an object of this name exists. So how it would be stored is unknown.
+    Exists,
+    /// Refused, with these words.
+    Refused(String),
+}
+
+/// The problem in an overlay, and the remedy. `answer` is about the object with the overlay. None also if a policy denies
+/// the object: any field of it may be the cause.
+pub fn problem(applied: &AppliedOverlay, answer: &DryRun) -> Option<Problem> {
+    match answer {
+        DryRun::Refused(words) if is_denial(words) => None,
+        DryRun::Refused(words) => {
+            let words = with_overlay_paths(&cut_middle(words, LONGEST), applied);
             Some(Problem::new(
                 applied.field,
                 format!("the API server refuses the pods with it: {words}"),
             ))
         }
-        Ok(None) => None,
-        Ok(Some(kept)) => {
+        DryRun::Exists => None,
+        DryRun::Accepted(kept) => {
             let fields = left_out(kept, applied);
-            let what = "the API server drops it silently, as it does with fields of a disabled feature: leave it out, or enable the feature";
+            let what = "the API server drops it silently, as it does with fields of a disabled feature, or a mutating webhook or policy of the cluster removes it: leave it out, or enable the feature";
             (!fields.is_empty()).then(|| Problem::new(fields.join(", "), what))
         }
     }
 }
 
-/// The beginning of the API server's message. The message may name many thousand items, and a status has room for less.
-/// It is longer than a message in a status, since `with_overlay_paths` may drop its first words.
-fn beginning_of(words: &str) -> &str {
-    &words[..words.floor_char_boundary(8 * MESSAGE_MAX)]
+/// Whether a refusal is that of an admission webhook or a ValidatingAdmissionPolicy, not of the API server's own checks.
+pub fn is_denial(words: &str) -> bool {
+    let is_of_webhook = words.starts_with("admission webhook ") && words.contains("denied the request");
+    let is_of_policy =
+        words.contains(" is forbidden: ValidatingAdmissionPolicy ") && words.contains("denied request");
+    is_of_webhook || is_of_policy
 }
+
+/// The longest message of the API server that is read, in characters. The message may name many thousand items. This is
+/// more than a status has room for, since `with_overlay_paths` may drop its first words.
+const LONGEST: usize = 8 * MESSAGE_MAX;
 
 /// The API server's message with paths in the object replaced by paths in the overlay.
 pub fn with_overlay_paths(words: &str, applied: &AppliedOverlay) -> String {
@@ -282,6 +300,20 @@ mod tests {
         );
     }
 
+    #[test]
+    fn policy_denial_is_not_a_problem_of_the_overlay() {
+        let problem = |words: &str| problem(&applied(), &DryRun::Refused(words.into()));
+        for denial in [
+            r#"admission webhook "validate.kyverno.svc-fail" denied the request: images must come from registry.site"#,
+            r#"admission webhook "a.example" denied the request without explanation"#,
+            r#"jobs.batch "mc" is forbidden: ValidatingAdmissionPolicy 'images' with binding 'all' denied request: no"#,
+        ] {
+            assert_eq!(problem(denial), None, "{denial}");
+        }
+        let quoted = r#"Job.batch "mc" is invalid: spec.template.spec.hostNetwork: Invalid value: "denied the request""#;
+        assert!(problem(quoted).is_some());
+    }
+
     /// The second key of a port is its protocol, that of a spread constraint its `whenUnsatisfiable`
     /// ([`overlay::identity`](flux_shared::overlay::identity)).
     #[test]
@@ -379,7 +411,7 @@ mod tests {
         };
         let words: String = (0..50_000).map(item).collect();
         let begin = std::time::Instant::now();
-        let message = problem(&applied, &Err(words)).unwrap().message;
+        let message = problem(&applied, &DryRun::Refused(words)).unwrap().message;
         assert!(
             message.contains("spec.servicesPodTemplate.spec.tolerations[0].key: Invalid value"),
             "{message}"

@@ -34,9 +34,9 @@ impl World {
         match self.news_of_pods.pop_front() {
             Some(News::Is(seen)) => {
                 let name = seen.name.clone();
-                let (_, unlabelled) = self.index.update_pod(&World::metadata(&name, &name, 0), seen);
+                let update = self.index.update_pod(&World::metadata(&name, &name, 0), seen);
                 // Labels the lead's pod, as the background task does.
-                if unlabelled.is_some()
+                if update.unlabelled.is_some()
                     && let Some(pod) = self.pods.get_mut(&name)
                 {
                     pod.seen.is_labelled = true;
