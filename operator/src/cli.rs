@@ -90,7 +90,7 @@ struct Webhook {
     #[command(flatten)]
     log: log::Filter,
     #[command(flatten)]
-    settings: webhook::Settings,
+    settings: webhook::WebhookSettings,
 }
 
 /// Why the program ends with an error.
@@ -199,7 +199,7 @@ fn run_operator(run: Run) -> Result<(), CliError> {
         identity: run.identity,
         duration: Duration::from_secs(run.lease_seconds.into()),
     });
-    let settings = controller::Settings {
+    let settings = controller::ControllerSettings {
         namespace: run.namespace,
         options: run.choices.into(),
         candidate,

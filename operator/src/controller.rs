@@ -59,7 +59,7 @@ const FINISH_TIME: Duration = Duration::from_secs(20);
 
 /// Settings of the controller.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ControllerSettings {
     /// Namespace to watch. None: all namespaces.
     pub namespace: Option<String>,
     /// Settings for rendering, which apply to all MiniClusters.
@@ -90,7 +90,7 @@ pub enum ControllerError {
 /// Serves until `stop` resolves. Reconciles that run at that time may finish first, if they end soon.
 pub async fn run(
     client: Client,
-    settings: Settings,
+    settings: ControllerSettings,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ControllerError> {
     // In a task: two clones of the waker of `block_on` (tokio 1.54) may compare as different. Then each poll
@@ -100,7 +100,7 @@ pub async fn run(
 
 async fn serve(
     client: Client,
-    settings: Settings,
+    settings: ControllerSettings,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
     let health = OperatorHealth::new(settings.metrics.clone());
@@ -128,7 +128,7 @@ async fn serve(
 /// lease is lost.
 async fn lead(
     client: &Client,
-    settings: &Settings,
+    settings: &ControllerSettings,
     health: &OperatorHealth,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
@@ -161,7 +161,7 @@ async fn lead(
 /// Starts the watches, and reconciles until `stop` resolves.
 async fn control(
     client: Client,
-    settings: &Settings,
+    settings: &ControllerSettings,
     health: &OperatorHealth,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {

@@ -53,7 +53,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Arguments of `webhook`.
 #[derive(Debug, Clone, Args)]
-pub struct Settings {
+pub struct WebhookSettings {
     /// Address to listen on
     #[arg(long, default_value = "[::]:9443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
@@ -80,7 +80,7 @@ pub struct Settings {
     pub drain: Duration,
 }
 
-impl Settings {
+impl WebhookSettings {
     /// The names and addresses that the certificate is for.
     fn names(&self) -> Vec<String> {
         let service = format!("{NAME}.{}.svc", self.namespace);
@@ -132,7 +132,7 @@ impl health_server::Answers for WebhookHealth {
 /// Without a client, the settings must name a directory with the certificate.
 pub async fn run(
     client: Option<(Client, Arc<Metrics>)>,
-    settings: Settings,
+    settings: WebhookSettings,
     stop: impl Future<Output = ()>,
 ) -> Result<(), WebhookError> {
     let current = Arc::new(certificate::Current::default());

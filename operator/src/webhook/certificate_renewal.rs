@@ -26,7 +26,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::certificate::{self, CertificateError, Current, Pair};
-use super::{NAME, Settings};
+use super::{NAME, WebhookSettings};
 use crate::api::installed;
 use crate::health::log;
 use crate::health::metrics::Metrics;
@@ -127,7 +127,7 @@ pub(super) struct Renewal {
     client_metrics: Arc<Metrics>,
     secrets: Api<Secret>,
     definitions: Api<CustomResourceDefinition>,
-    settings: Settings,
+    settings: WebhookSettings,
     current: Arc<Current>,
     /// Whether the Deployment has owned a Secret that was found.
     is_owned: bool,
@@ -142,7 +142,7 @@ impl Renewal {
     pub(super) fn new(
         client: Client,
         client_metrics: Arc<Metrics>,
-        settings: Settings,
+        settings: WebhookSettings,
         current: Arc<Current>,
     ) -> Renewal {
         Renewal {
@@ -391,7 +391,7 @@ mod tests {
             let mut server = answering.lock().unwrap();
             Some(server.answer(&request.method, request.uri.path(), body))
         });
-        let settings = Settings {
+        let settings = WebhookSettings {
             listen: ([127, 0, 0, 1], super::super::PORT).into(),
             health: None,
             namespace: "ns".into(),

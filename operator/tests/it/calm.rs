@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flux_operator::controller::Settings;
+use flux_operator::controller::ControllerSettings;
 use flux_operator::health::metrics::{LiveState, Metrics};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -272,7 +272,8 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         });
         let metrics = Arc::new(Metrics::new().unwrap());
         let counts = metrics.clone();
-        let change = |settings: &mut Settings| (settings.metrics, settings.options.gang) = (counts, true);
+        let change =
+            |settings: &mut ControllerSettings| (settings.metrics, settings.options.gang) = (counts, true);
         let operator = fixture.operator_of(calls, change).await;
 
         // Pods of a Job that is gone.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use flux_operator::controller::Settings;
+use flux_operator::controller::ControllerSettings;
 use flux_operator_core::render::gang::GangApi;
 use flux_operator_core::yaml;
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -432,7 +432,7 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
 fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
     let minor = kubernetes_minor();
     test_alone(&SWITCHED_ON, async |fixture, kubeconfig| {
-        let settings = |settings: &mut Settings| settings.options.gang = true;
+        let settings = |settings: &mut ControllerSettings| settings.options.gang = true;
         let operator = fixture.operator_as(&kubeconfig, Calls::default(), settings).await;
         fixture.create("mc", spec(json!({ "gang": "on" }))).await;
         match minor {

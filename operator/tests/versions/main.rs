@@ -133,8 +133,8 @@ async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -
 }
 
 impl Fixture {
-    fn settings(&self, port: u16, namespace: &str) -> webhook::Settings {
-        webhook::Settings {
+    fn settings(&self, port: u16, namespace: &str) -> webhook::WebhookSettings {
+        webhook::WebhookSettings {
             listen: ([127, 0, 0, 1], port).into(),
             health: None,
             namespace: namespace.into(),

@@ -269,7 +269,7 @@ impl Fixture {
     pub async fn operator_of(
         &self,
         calls: Calls,
-        change: impl FnOnce(&mut controller::Settings),
+        change: impl FnOnce(&mut controller::ControllerSettings),
     ) -> Operator {
         self.operator_as(&plane().operator_kubeconfig, calls, change)
             .await
@@ -280,9 +280,9 @@ impl Fixture {
         &self,
         kubeconfig: &Path,
         calls: Calls,
-        change: impl FnOnce(&mut controller::Settings),
+        change: impl FnOnce(&mut controller::ControllerSettings),
     ) -> Operator {
-        let mut settings = controller::Settings {
+        let mut settings = controller::ControllerSettings {
             namespace: Some(self.namespace.clone()),
             options: options(),
             candidate: None,
@@ -308,7 +308,7 @@ impl Fixture {
         &self,
         calls: Calls,
         values: &Value,
-        change: impl FnOnce(&mut controller::Settings),
+        change: impl FnOnce(&mut controller::ControllerSettings),
     ) -> Operator {
         apply(
             &Installation::of_namespace(&self.namespace, values)

@@ -29,13 +29,13 @@ impl Writer {
         const METADATA: HeaderValue =
             HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
         #[derive(Deserialize)]
-        struct Answer {
+        struct OnlyMetadata {
             #[serde(deserialize_with = "partial::metadata")]
             metadata: Metadata,
         }
         let mut request = request?;
         request.headers_mut().insert(ACCEPT, METADATA);
-        Ok(self.client.request::<Answer>(request).await?.metadata)
+        Ok(self.client.request::<OnlyMetadata>(request).await?.metadata)
     }
 }
 
