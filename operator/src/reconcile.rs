@@ -296,7 +296,7 @@ async fn is_confirmed(
         Decision::Restart {
             job_uid, job_exists, ..
         } => job_exists.then_some(job_uid),
-        // No further pod is told to end now, so nothing would be written.
+        // No further pod is asked to end now, so nothing would be written.
         Decision::EndPods { pods, .. } if pods.is_empty() => return Ok(true),
         Decision::Fail { job_uid, .. } | Decision::EndPods { job_uid, .. } => Some(job_uid),
         Decision::Ended { .. } | Decision::Wait => None,

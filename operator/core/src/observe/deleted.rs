@@ -18,8 +18,8 @@ pub fn is_orphaning(metadata: &ObjectMeta) -> bool {
     has(metadata, ORPHAN)
 }
 
-/// Whether this is one of Kubernetes' two finalizers, by which it says what it does with the objects that the deleted
-/// object owns.
+/// Whether this is one of the two finalizers by which Kubernetes notes what happens to the objects that a deleted object
+/// owns.
 pub fn is_of_cascade(finalizer: &str) -> bool {
     [FOREGROUND, ORPHAN].contains(&finalizer)
 }

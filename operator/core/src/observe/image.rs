@@ -4,11 +4,11 @@
 /// Whether a message of the kubelet or the container runtime names this image.
 pub(crate) fn is_named(message: &str, image: &str) -> bool {
     let image = canonical(image);
-    names(message).any(|name| canonical(name) == image)
+    possible_names(message).any(|name| canonical(name) == image)
 }
 
 /// The texts in a message that may be names of images: those between quotes, and those after `docker://`.
-fn names(message: &str) -> impl Iterator<Item = &str> {
+fn possible_names(message: &str) -> impl Iterator<Item = &str> {
     let quoted = message.split('"');
     let addresses = message
         .split("docker://")

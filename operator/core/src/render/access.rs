@@ -1,5 +1,5 @@
 //! The fsGroup and the file modes with which the runner can read its Secrets (such as the curve certificate), whatever
-//! its user is, and as few others as possible. Only the runner's container mounts these Secrets.
+//! its user is, and with which as few other users as possible can. Only the runner's container mounts these Secrets.
 //!
 //! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read
 //! them through the pod's fsGroup: the kubelet gives the files that group and lets it read them (mode 0400 becomes

@@ -35,7 +35,7 @@ impl Elastic {
     /// change, or evict the Job for it. False if the queue allows that the Job is resized while it runs
     /// (`JobSeen::is_elastic`). False also if this size was applied before: then the Job has it, or the size to which
     /// the queue has changed it.
-    pub fn is_held(self, job: &JobSeen) -> bool {
+    pub fn is_held_by_queue(self, job: &JobSeen) -> bool {
         // The hash also covers `suspend`, whose value at that time is not known: all three are tried.
         let is_applied =
             |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
@@ -182,27 +182,27 @@ mod tests {
             ..JobSeen::default()
         };
         assert!(
-            !applied.is_held(&job),
+            !applied.is_held_by_queue(&job),
             "the size was applied, and the queue has reduced it to 2"
         );
         let other = Elastic { size: 3, ..applied };
-        assert!(other.is_held(&job));
+        assert!(other.is_held_by_queue(&job));
         assert!(
-            !other.is_held(&JobSeen {
+            !other.is_held_by_queue(&JobSeen {
                 is_elastic: true,
                 ..job.clone()
             }),
             "an elastic Job may be resized while it runs"
         );
         assert!(
-            !other.is_held(&JobSeen {
+            !other.is_held_by_queue(&JobSeen {
                 is_suspended: true,
                 ..job.clone()
             }),
             "a Job that waits in the queue may be resized"
         );
         assert!(
-            !other.is_held(&JobSeen { queue: None, ..job }),
+            !other.is_held_by_queue(&JobSeen { queue: None, ..job }),
             "there is no queue"
         );
     }

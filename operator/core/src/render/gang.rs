@@ -211,14 +211,14 @@ pub(super) fn build(cluster: &ValidMiniCluster, is_installed: bool, facts: &Rend
         Some(api) if is_installed => GangOf::Object(Box::new(object(cluster, api, facts))),
         _ if cluster.gang == Gang::On => GangOf::Unserved(Problem::new(
             "spec.gang",
-            why_not(cluster, is_installed, facts.gangs.alpha),
+            why_no_gang(cluster, is_installed, facts.gangs.alpha),
         )),
         _ => GangOf::None,
     }
 }
 
 /// Why the gang cannot be made, and the remedy.
-fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>) -> String {
+fn why_no_gang(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>) -> String {
     let remedy = "set gang: auto to start without a gang";
     if !is_installed {
         return format!(
@@ -229,7 +229,7 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>)
     let missing = match (scheduler, alpha) {
         (VOLCANO_SCHEDULER, _) => "Volcano's PodGroup (scheduling.volcano.sh/v1beta1)".to_owned(),
         (COSCHEDULER, _) => "scheduler-plugins' PodGroup (scheduling.x-k8s.io/v1alpha1)".to_owned(),
-        (_, Some(alpha)) => return why_not_by_alpha(alpha, scheduler),
+        (_, Some(alpha)) => return why_no_gang_by_alpha(alpha, scheduler),
         (_, None) => "PodGroup of scheduling.k8s.io/v1beta1 (Kubernetes 1.37 or newer with the feature gate GenericWorkload and this API enabled)".to_owned(),
     };
     format!(
@@ -238,7 +238,7 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>)
 }
 
 /// Why the gang cannot be made if Kubernetes serves only an alpha API, and the remedy.
-fn why_not_by_alpha(alpha: Alpha, scheduler: &str) -> String {
+fn why_no_gang_by_alpha(alpha: Alpha, scheduler: &str) -> String {
     let (version, kubernetes) = (alpha.version(), alpha.kubernetes());
     let enable = match alpha {
         Alpha::V1alpha3 => "enable scheduling.k8s.io/v1beta1 as well",

@@ -409,7 +409,7 @@ pub(super) fn for_sidecar(
     view: ViewFrom,
     sidecar: &ValidSidecar,
 ) -> Vec<VolumeMount> {
-    let mut mounts = for_any(cluster, view, &sidecar.container);
+    let mut mounts = for_runner_or_sidecar(cluster, view, &sidecar.container);
     mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), true));
     // In such a sidecar the agent is the entrypoint, and reads the AgentSpec.
     if sidecar.wrapped.is_some() {
@@ -420,7 +420,11 @@ pub(super) fn for_sidecar(
 
 /// The operator's mounts in the runner and in sidecars. Of a volume that an init container fills, they get only a
 /// folder: every user may write to a volume's root, but the folder belongs to the init container's user.
-fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContainer) -> Vec<VolumeMount> {
+fn for_runner_or_sidecar(
+    cluster: &ValidMiniCluster,
+    view: ViewFrom,
+    container: &ValidContainer,
+) -> Vec<VolumeMount> {
     let is_shared = is_shared_by_users(cluster, view);
     let mut mounts = vec![
         mount(AGENT, paths::AGENT_DIR, true),
@@ -499,7 +503,7 @@ fn folder(path: &str, mount: VolumeMount) -> VolumeMount {
 
 /// The operator's mounts in the container that runs Flux. Only this container gets the curve certificate.
 pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
-    let mut mounts = for_any(cluster, view, &cluster.runner.container);
+    let mut mounts = for_runner_or_sidecar(cluster, view, &cluster.runner.container);
     mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), false));
     mounts.push(mount(SPEC, paths::SPEC_DIR, true));
     mounts.push(mount(CURVE, paths::CURVE_DIR, true));

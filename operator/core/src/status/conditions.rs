@@ -43,13 +43,13 @@ impl Statement {
     }
 
     /// The condition of this type in the previous status.
-    fn before(inputs: &Inputs, type_: ConditionType) -> Option<Statement> {
-        let before = super::condition(inputs.previous, type_)?;
+    fn previous(inputs: &Inputs, type_: ConditionType) -> Option<Statement> {
+        let condition = super::condition(inputs.previous, type_)?;
         Some(Statement::new(
             type_,
-            before.status,
-            before.reason.clone(),
-            before.message.clone(),
+            condition.status,
+            condition.reason.clone(),
+            condition.message.clone(),
         ))
     }
 
@@ -58,7 +58,7 @@ impl Statement {
         if !post::is_previous_of_this_start(inputs) {
             return None;
         }
-        Statement::before(inputs, type_)
+        Statement::previous(inputs, type_)
     }
 }
 
@@ -364,7 +364,7 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         Statement::new(ConditionType::ViewMounted, status, reason, message)
     };
     if super::image_volume_failed(inputs.previous) {
-        return Statement::before(inputs, ConditionType::ViewMounted);
+        return Statement::previous(inputs, ConditionType::ViewMounted);
     }
     let job = inputs.job?;
     if !job.mounts_view {
@@ -377,7 +377,7 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             .lead
             .is_some_and(|lead| lead.has_joined || lead.runner_ends > 0)
         || inputs.pods.iter().any(|pod| pod.exit.is_some());
-    Some(match not_mounted(inputs) {
+    Some(match failed_view_mount(inputs) {
         Some((pod, error)) if !may_have_begun => statement(
             False,
             Reason::ImageVolumeFailed,
@@ -432,9 +432,9 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     };
     // Not known: they are not listed yet, or the spec is not valid.
     let Some(disks) = &inputs.disks else {
-        return Statement::before(inputs, ConditionType::VolumesValid);
+        return Statement::previous(inputs, ConditionType::VolumesValid);
     };
-    let shared: Vec<String> = disks.iter().filter_map(shared).collect();
+    let shared: Vec<String> = disks.iter().filter_map(problem_of_shared_handle).collect();
     let unknown = disks.iter().filter(|disk| disk.is_class_missing).map(|disk| {
         format!(
             "spec.volumes[{}].storageClass: there is no StorageClass {}: `kubectl get storageclasses` lists them; if the name is right, create it",
@@ -543,7 +543,7 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
 }
 
 /// What is wrong with a CSI volume whose handle another PersistentVolume has, too. None: no other has it.
-fn shared(disk: &DiskSeen) -> Option<String> {
+fn problem_of_shared_handle(disk: &DiskSeen) -> Option<String> {
     let DiskSeen {
         key,
         driver,
@@ -560,7 +560,7 @@ fn shared(disk: &DiskSeen) -> Option<String> {
 /// The pod that could not mount the view's image, and the error. The error is from the container runtime, which could
 /// not create the first container, or from a kubelet that does not support image volumes and would leave the pod in
 /// ContainerCreating forever. An image that cannot be pulled does not count: a copy would need it too.
-fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
+fn failed_view_mount<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     let by_runtime = |pod: &&'a PodSeen| {
         let error = pod
             .creation_failure
@@ -642,9 +642,11 @@ fn readiness(summary: &PodSummary) -> String {
 }
 
 /// Whether a queue keeps the Job from getting the size in the spec.
-fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
+fn queue_holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
     let is_over = job.is_finished() || job.is_deleting;
-    !is_over && cluster.size != job.completions && Elastic::of(cluster, cluster.size, job).is_held(job)
+    !is_over
+        && cluster.size != job.completions
+        && Elastic::of(cluster, cluster.size, job).is_held_by_queue(job)
 }
 
 /// The condition Valid: whether the spec can be used, and whether the Job matches it.
@@ -676,7 +678,7 @@ fn valid(inputs: &Inputs) -> Statement {
                 cluster.size
             ),
         ),
-        (CheckedSpec::Valid(cluster), _) if inputs.job.is_some_and(|job| holds_size(cluster, job)) => (
+        (CheckedSpec::Valid(cluster), _) if inputs.job.is_some_and(|job| queue_holds_size(cluster, job)) => (
             False,
             Reason::SizeHeldByQueue,
             format!(
