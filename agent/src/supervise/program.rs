@@ -116,8 +116,8 @@ impl ChildProgram<'_> {
         })
     }
 
-    /// The C library runs a file whose format the kernel does not know in /bin/sh, as every shell does: a script without
-    /// a `#!` line.
+    /// The C library runs a file whose format the kernel does not know in /bin/sh, as every shell does: a script
+    /// without a `#!` line.
     fn spawn(&self, path: &Path) -> std::io::Result<Child> {
         let mut command = Command::new(path);
         command
