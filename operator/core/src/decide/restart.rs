@@ -347,8 +347,8 @@ fn after_the_end(observation: &Observation) -> Decision {
 
 /// The decision if there is no Job. Somebody may have deleted it.
 fn decide_without_job(observation: &Observation) -> Decision {
-    // A Job that the status names has been reported, and so cannot have been replaced after an edit. Another one
-    // counts once a container has started. (A success also counts: the pods may be gone before this operator saw them.)
+    // Which Job is gone? Before a status names a Job, the operator itself may have deleted it, after an edit of the spec;
+    // but not once a container has started. (A success also counts: the pods may be gone before this operator saw them.)
     let has_started_container = observation
         .gone
         .iter()
@@ -462,7 +462,7 @@ fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>
 
 /// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself. (With
 /// `OnFailure`, the kubelet restarts a program that fails, in the same pod.) If the Job counts a disruption as well, it
-/// is not known which of the two pods ran the program: then it counts as lost, and is restarted.
+/// is not known which of the two pods ran the program: then the lead counts as lost, and the MiniCluster restarts.
 fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
     !observation.lead_is_elsewhere
         && lead.index_failures > 0

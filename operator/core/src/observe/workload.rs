@@ -102,7 +102,7 @@ fn explain(workload: &Workload) -> String {
             Some(format!("its Workload {name} is deactivated (active: false)"))
         }
         _ if is_true("Admitted") => Some("it has been admitted, and is about to start".to_owned()),
-        Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
+        Some(_) if is_true("QuotaReserved") => Some(awaited_after_quota(&status.admission_checks)),
         // The queue may be inactive because of an admission check. Then Kueue's message does not name the check.
         Some(quota) if quota.reason == "Inadmissible" => {
             let unready = not_ready(&status.admission_checks);
@@ -125,10 +125,12 @@ fn explain(workload: &Workload) -> String {
 }
 
 /// What a Workload with reserved quota waits for.
-fn checks(checks: &[AdmissionCheck]) -> String {
-    match not_ready(checks) {
-        none if none.is_empty() => "its quota is reserved, and it is about to be admitted".to_owned(),
-        unready => format!("its quota is reserved, and it waits for the admission check {unready}"),
+fn awaited_after_quota(checks: &[AdmissionCheck]) -> String {
+    let unready = not_ready(checks);
+    if unready.is_empty() {
+        "its quota is reserved, and it is about to be admitted".to_owned()
+    } else {
+        format!("its quota is reserved, and it waits for the admission check {unready}")
     }
 }
 

@@ -645,13 +645,21 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
     );
     // The Job has counted the stopped pods as failed, so another Job replaces it. That is the restart counted above.
     let limit = restart::Limit::None;
-    let counted = restart::with_counted_restart(&again, "job", "Requeued", "judged", limit, at(NOW));
+    let counted =
+        restart::with_counted_restart(&again, "job", "Requeued", "the pods were stopped", limit, at(NOW));
     assert_eq!(
         (counted.restart_count, counted.restarts[0].job_uid.as_deref()),
         (1, Some("job"))
     );
     assert_eq!(counted.start_time, None, "the next start has a time of its own");
-    let other = restart::with_counted_restart(&counted, "next", "Requeued", "judged", limit, at(NOW));
+    let other = restart::with_counted_restart(
+        &counted,
+        "next",
+        "Requeued",
+        "the pods were stopped",
+        limit,
+        at(NOW),
+    );
     assert_eq!(
         other.restart_count, 2,
         "the replacement of another Job counts, too"
@@ -765,7 +773,7 @@ fn lead_from_before_a_resume_does_not_count_as_begun() {
         &observation.previous,
         "job",
         "Suspended",
-        "judged",
+        "the pods were stopped",
         limit,
         at(NOW),
     );

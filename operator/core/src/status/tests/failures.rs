@@ -1183,7 +1183,7 @@ fn exit_of_a_given_up_job_is_not_taken_over_after_the_end() {
         (observation.previous.exit_code, observation.previous.signal),
         (None, None)
     );
-    // There is no Job: the operator reports the end with a stand-in, which has no uid.
+    // There is no Job: the operator reports the end with a made-up one, which has no uid.
     observation.job = Some(JobSeen {
         uid: String::new(),
         failed: true_condition("DeadlineExceeded", "deadlineSeconds exceeded"),
