@@ -151,12 +151,12 @@ impl Executor<'_> {
         };
         // A lead that ends stays up until the brokers below it have left. In a tree that may take long, so a
         // pod that got a stop does not wait for it.
-        let patience = if ended.stopped.is_some() && !is_parent_the_lead {
+        let probe_time = if ended.stopped.is_some() && !is_parent_the_lead {
             Duration::ZERO
         } else {
             SHUTDOWN_TIMEOUT
         };
-        if !self.lead_goes_on(lead, ended, patience).await? {
+        if !self.lead_goes_on(lead, ended, probe_time).await? {
             return Ok(after);
         }
         // A parent that is the lead goes on, and its port stays open.
@@ -174,18 +174,18 @@ impl Executor<'_> {
     }
 
     /// Whether the lead goes on. If the broker has not learned this during its shutdown, the lead is probed for
-    /// `patience`, since a lead that ends still answers for a while.
+    /// `probe_time`, since a lead that ends still answers for a while.
     async fn lead_goes_on(
         &mut self,
         lead: &mut ParentProbe,
         ended: &LaunchEnd,
-        patience: Duration,
+        probe_time: Duration,
     ) -> Result<bool, Failure> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
-        // The last attempt begins within `patience`, and all attempts end within the timeout.
-        let gone = tokio::time::timeout(SHUTDOWN_TIMEOUT, is_gone_within(lead, patience));
+        // The last attempt begins within `probe_time`, and all attempts end within the timeout.
+        let gone = tokio::time::timeout(SHUTDOWN_TIMEOUT, is_gone_within(lead, probe_time));
         tokio::pin!(gone);
         if let Interrupted::Done(gone) = self
             .supervisor
@@ -329,8 +329,8 @@ async fn until_down(parent: &mut ParentProbe) {
     }
 }
 
-/// Probes the lead until it is gone. Returns false if that is not known within `patience`.
-async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
+/// Probes the lead until it is gone. Returns false if that is not known within `probe_time`.
+async fn is_gone_within(lead: &mut ParentProbe, probe_time: Duration) -> bool {
     let begin = Instant::now();
     loop {
         match lead.probe_known().await {
@@ -338,7 +338,7 @@ async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
             Err(Missing::Port(_)) => return true,
             // `probe_known` may have used an address of an earlier look-up, so the name is looked up now.
             Err(missing) if missing.is_name_gone() || lead.is_name_gone().await => return true,
-            _ if begin.elapsed() >= patience => return false,
+            _ if begin.elapsed() >= probe_time => return false,
             _ => tokio::time::sleep(CHECK_DOWN_EVERY).await,
         }
     }
@@ -579,9 +579,9 @@ mod tests {
     #[test]
     fn lead_is_gone_when_it_refuses_or_has_no_name() {
         let (listener, mut there, mut gone) = open_and_closed_port();
-        let patience = Duration::from_millis(300);
+        let probe_time = Duration::from_millis(300);
         block_on(async {
-            assert!(!is_gone_within(&mut there, patience).await);
+            assert!(!is_gone_within(&mut there, probe_time).await);
             assert!(is_gone_within(&mut gone, Duration::ZERO).await);
             assert!(
                 !is_gone_within(&mut broker("mc-0.flux.", 1), Duration::ZERO).await,

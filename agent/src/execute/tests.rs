@@ -149,7 +149,7 @@ pub(super) fn program(folder: &Path, name: &str, text: &str) -> String {
 fn parent_and_child(folder: &Path, name: &str) -> String {
     let at = folder.display();
     let child = format!(
-        "trap 'touch {at}/child-told' TERM; touch {at}/ready; while [ ! -e {at}/end ]; do sleep 0.02; done"
+        "trap 'touch {at}/child-got-stop' TERM; touch {at}/ready; while [ ! -e {at}/end ]; do sleep 0.02; done"
     );
     let text = format!(
         "#!/bin/sh\ntrap 'sleep 0.5; touch {at}/end' TERM\n(sh -c \"{child}\") & wait; wait; exit 7\n"
@@ -178,7 +178,7 @@ fn stop_signals_the_planned_processes_for_any_program_name() {
                 });
                 assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
                 assert_eq!(
-                    folder.join("child-told").exists(),
+                    folder.join("child-got-stop").exists(),
                     signals != SignalTarget::Process,
                     "{name}"
                 );
@@ -317,7 +317,7 @@ fn stop_is_held_back_only_for_the_parent_of_the_launch() {
         let at = |name: &str| folder.join(name);
         let script = |name: &str| {
             let path = at(name).display().to_string();
-            format!("trap 'touch {path}-told; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
+            format!("trap 'touch {path}-got-stop; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -330,7 +330,7 @@ fn stop_is_held_back_only_for_the_parent_of_the_launch() {
         // No step has waited for a parent, but the launch names one: the program gets the stop when the parent
         // has gone.
         stop_after(at("held"));
-        let (began, got_stop) = (at("held"), at("held-told"));
+        let (began, got_stop) = (at("held"), at("held-got-stop"));
         let parent_goes = std::thread::spawn(move || {
             eventually("the program runs", || began.exists().then_some(()));
             std::thread::sleep(Duration::from_secs(2));
@@ -350,7 +350,7 @@ fn stop_is_held_back_only_for_the_parent_of_the_launch() {
             !parent_goes.join().unwrap(),
             "the program got the stop while the parent was there"
         );
-        assert!(at("held-told").exists());
+        assert!(at("held-got-stop").exists());
     });
 }
 
