@@ -370,7 +370,7 @@ async fn carry_out(
                 count = after.restart_count,
                 "restarting the MiniCluster"
             );
-            // If the deletion fails, the next reconcile only repeats the deletion.
+            // Before the deletion: if that fails, the next reconcile only repeats it, and writes no event.
             context
                 .writer
                 .write_events(object, events::of_restart(&after).as_slice())

@@ -18,8 +18,9 @@ use parking_lot::{Mutex, MutexGuard};
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest such time, per pod: a small MiniCluster has few changes, and users wait for them.
 const LONGEST_PAUSE_PER_POD: Duration = Duration::from_millis(10);
-/// Longest such time for a small MiniCluster, and for a large one.
+/// Longest such time for a small MiniCluster, however few pods it has.
 const LONGEST_PAUSE_IF_SMALL: Duration = Duration::from_secs(2);
+/// Longest such time for a large MiniCluster, however many pods it has.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Shortest time between two such statuses while the Job controller still creates pods.
 const PAUSE_WHILE_PODS_APPEAR: Duration = Duration::from_secs(30);
