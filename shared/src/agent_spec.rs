@@ -20,7 +20,8 @@ pub use instance::{
     BrokerNetwork, FluxSettings, LogFormat, LogSettings, RemoteLead, SchedulerKind, Trace, View,
 };
 pub use programs::{
-    BatchLine, Program, RESTFUL_COMMIT, RESTFUL_REPOSITORY, Restful, Runner, RunnerUser, Sidecar, Snippets,
+    BatchLine, Program, RESTFUL_BRANCH, RESTFUL_COMMIT, RESTFUL_PORT, RESTFUL_REPOSITORY, Restful, Runner,
+    RunnerUser, Sidecar, Snippets,
 };
 
 /// Version of this format. Raise it when an older agent would misread a newer spec.
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn name_may_be_added_until_the_check() {
+    fn unchecked_spec_may_lack_a_name_until_it_is_checked() {
         let mut spec = AgentSpec::unchecked("size = 2").unwrap();
         let why = spec.check().unwrap_err().to_string();
         assert_eq!(why, "the spec's name is invalid: it is missing");

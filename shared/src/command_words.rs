@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_unless_they_continue() {
+    fn line_starts_leave_out_lines_that_continue_a_command() {
         let starts = |text: &str| split(text).unwrap().line_starts;
         assert_eq!(starts("\nflux submit hostname\n\nflux queue drain\n"), [3]);
         assert_eq!(starts("lmp -v x 8 \\\n  in.reaxc\n"), [0_usize; 0]);
@@ -431,7 +431,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_answered_and_plain_words_are_untouched(text in ".{0,80}", plain in "[a-z0-9./=-]{1,12}") {
+        fn random_text_does_not_panic_and_plain_words_stay(text in ".{0,80}", plain in "[a-z0-9./=-]{1,12}") {
             let _ = split(&text);
             proptest::prop_assert_eq!(literal(&plain), [plain.clone()]);
         }

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_as_an_idset_are_read_again() {
+    fn idset_survives_encode_and_decode() {
         for text in ["", "0", "1-2", "0-3,7,9-10"] {
             let numbers: BTreeSet<u32> = idset(text).unwrap().into_iter().collect();
             assert_eq!(to_idset(&numbers), text);

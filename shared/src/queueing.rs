@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn job_record_may_consist_of_escapes() {
+    fn job_record_is_read_when_escapes_double_its_size() {
         let key = "kueue.x-k8s.io/a";
         for letter in ["\"", "\u{1}"] {
             let value = letter.repeat(MOST_BYTES - key.len());

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_name_is_found_and_a_strange_one_is_not() {
+    fn misspelt_name_has_a_nearest_name_and_strange_name_none() {
         let names = ["tasks", "size", "maxSize", "command", "commands", "flux"];
         let found = |word: &str| nearest(word, names.into_iter());
         for (word, meant) in [

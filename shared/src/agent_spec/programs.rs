@@ -126,14 +126,20 @@ pub struct Restful {
 /// Default Git URL of the Flux RESTful API. The operator's `--restful-repository` replaces it, such as by a mirror.
 pub const RESTFUL_REPOSITORY: &str = "https://github.com/flux-framework/flux-restful-api";
 
-/// The commit that is run for the default branch, `main`: without a choice of the user, the code that runs must not
+/// Default branch of the Flux RESTful API.
+pub const RESTFUL_BRANCH: &str = "main";
+
+/// Default port of the Flux RESTful API.
+pub const RESTFUL_PORT: u16 = 5000;
+
+/// The commit that is run for the default branch: without a choice of the user, the code that runs must not
 /// change by itself.
 pub const RESTFUL_COMMIT: &str = "46dcc3276f85aad19fc91214b5dde9de3116151c";
 
 impl Restful {
     /// The commit to run. None: the newest one of the branch or tag, since it is not the default branch.
     pub fn commit(&self) -> Option<&'static str> {
-        (self.branch == restful_branch()).then_some(RESTFUL_COMMIT)
+        (self.branch == RESTFUL_BRANCH).then_some(RESTFUL_COMMIT)
     }
 }
 
@@ -141,10 +147,10 @@ fn restful_repository() -> String {
     RESTFUL_REPOSITORY.into()
 }
 fn restful_branch() -> String {
-    "main".into()
+    RESTFUL_BRANCH.into()
 }
 fn restful_port() -> u16 {
-    5000
+    RESTFUL_PORT
 }
 
 impl Default for Restful {

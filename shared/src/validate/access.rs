@@ -3,16 +3,12 @@
 use super::fields::{given, is_given};
 use super::report::Report;
 use super::{ValidRestful, ValidRunner, ValidUser};
-use crate::agent_spec::Program;
+use crate::agent_spec::{Program, RESTFUL_BRANCH, RESTFUL_PORT};
 use crate::crd::v1alpha2::{FluxRestful, MiniClusterSpec};
 use crate::names;
 
 /// Most characters of a password that a user chooses, as the Go operator documented it. Generated ones have 26.
 const PASSWORD_MAX: usize = 8;
-/// Default of `fluxRestful.branch`.
-const DEFAULT_BRANCH: &str = "main";
-/// Default of `fluxRestful.port`.
-const DEFAULT_PORT: i32 = 5000;
 
 /// Checks `spec.users`.
 pub(super) fn users(
@@ -99,8 +95,8 @@ pub(super) fn restful(
 
 /// Whether the block has other values than the defaults. Clients with Go types for v1alpha1 always send the block.
 fn has_values(block: &FluxRestful) -> bool {
-    let is_usual_branch = given(&block.branch).is_none_or(|branch| branch == DEFAULT_BRANCH);
-    let is_usual_port = block.port.is_none_or(|port| port == DEFAULT_PORT);
+    let is_usual_branch = given(&block.branch).is_none_or(|branch| branch == RESTFUL_BRANCH);
+    let is_usual_port = block.port.is_none_or(|port| port == i32::from(RESTFUL_PORT));
     !is_usual_branch
         || !is_usual_port
         || [&block.secret_key, &block.username, &block.token]
@@ -110,7 +106,7 @@ fn has_values(block: &FluxRestful) -> bool {
 
 /// Checks the values of the block. None: the port cannot be used.
 fn check(block: &FluxRestful, report: &mut Report) -> Option<ValidRestful> {
-    let branch = given(&block.branch).unwrap_or_else(|| DEFAULT_BRANCH.into());
+    let branch = given(&block.branch).unwrap_or_else(|| RESTFUL_BRANCH.into());
     let is_branch = !branch.starts_with('-')
         && !branch.contains("..")
         && branch
@@ -119,7 +115,7 @@ fn check(block: &FluxRestful, report: &mut Report) -> Option<ValidRestful> {
     if !is_branch {
         report.problem("spec.fluxRestful.branch", "must be the name of a branch or tag");
     }
-    let port = u16::try_from(block.port.unwrap_or(DEFAULT_PORT))
+    let port = u16::try_from(block.port.unwrap_or(RESTFUL_PORT.into()))
         .ok()
         .filter(|port| *port > 0);
     if port.is_none() {

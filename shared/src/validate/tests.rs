@@ -1266,7 +1266,7 @@ fn pulling_always_wins_over_the_policy() {
 }
 
 #[test]
-fn schedulers_and_policies_go_together() {
+fn queue_policy_must_be_one_of_the_chosen_scheduler() {
     let options = |text: &str| {
         let flux = cluster(&format!("flux: {{scheduler: {{{text}}}}}")).flux;
         (flux.scheduler, flux.queue_policy)
