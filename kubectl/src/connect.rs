@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn every_exit_code_comes_through() {
+    fn exit_code_in_the_status_is_returned_unchanged() {
         for wanted in 1..=255 {
             assert_eq!(code(ended(&wanted.to_string())).unwrap(), wanted);
         }

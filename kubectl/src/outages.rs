@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn outage_has_the_words_of_the_answer_alone() {
+    fn outage_has_only_the_message_of_the_servers_answer() {
         let why = |code| match Outages::default().note_error(Watched::Pods, &failed(code)) {
             Some(Outage::Lost { why }) => why,
             other => panic!("{other:?}"),

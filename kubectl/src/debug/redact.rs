@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_keeps_all_but_what_it_calls_a_secret() {
+    fn log_keeps_all_but_the_values_of_secret_names() {
         let log = "step 1: a = b\npassword: hunter2\nAuthorization: Bearer hunter2\n{\"token\":\"hunter2\",\"n\":1}\nexport TOKEN='hunter2'; go\n";
         let clean = text(log);
         assert!(!clean.contains("hunter2"), "{clean}");

@@ -186,7 +186,7 @@ mod tests {
     const FILE: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata:\n  name: mine\n  namespace: team\n  labels: {kueue.x-k8s.io/queue-name: q}\nspec:\n  size: 3\n  tasks: 6\n  containers:\n  - {image: side, name: side, runFlux: false}\n  - {image: main, command: old, runFlux: true, environment: {A: '1'}}\n";
 
     #[test]
-    fn an_image_and_a_command_are_enough() {
+    fn minicluster_is_built_from_an_image_and_a_command() {
         let built = build(
             &wanted(Some("app:1"), &["sh", "-c", "echo $HOME; exit 7"]),
             None,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_command_is_no_program_and_silences_nothing() {
+    fn blank_command_is_no_program_so_logging_is_not_quiet() {
         let file = FILE.replace("command: old", "command: ' '");
         let built = build(&wanted(None, &[]), Some(&file), "abcde").unwrap();
         assert!(!built.cluster.spec.logging.is_some_and(|logging| logging.quiet));
