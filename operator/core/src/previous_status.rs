@@ -82,13 +82,45 @@ fn condition_with(
 
 /// The message, cut to [`MESSAGE_MAX`] characters.
 pub fn short(message: &str) -> String {
-    match message.char_indices().nth(MESSAGE_MAX - 1) {
-        Some((end, _)) => format!("{}…", &message[..end]),
-        None => message.to_owned(),
+    cut_middle(message, MESSAGE_MAX)
+}
+
+/// The text, cut to `limit` characters. What is left out is in the middle: a refusal begins with the object's name, and may
+/// quote a whole pod template before its last words, which say what is wrong.
+pub fn cut_middle(text: &str, limit: usize) -> String {
+    const GAP: &str = " … ";
+    let length = text.chars().count();
+    if length <= limit {
+        return text.to_owned();
     }
+    let kept = limit.saturating_sub(GAP.chars().count());
+    let end = kept / 3;
+    let parts = (text.chars().take(kept - end), text.chars().skip(length - end));
+    parts.0.chain(GAP.chars()).chain(parts.1).collect()
 }
 
 /// A time as Kubernetes writes it, in whole seconds.
 pub fn rfc3339(time: Timestamp) -> String {
     time.round(Unit::Second).unwrap_or(time).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_message_keeps_its_beginning_and_its_end() {
+        let (begin, end) = (
+            "Job.batch \"mc\" is invalid: spec.template: Invalid value: ",
+            ": field is immutable",
+        );
+        for filler in ["x", "é"] {
+            let message = short(&format!("{begin}{}{end}", filler.repeat(10_000)));
+            assert_eq!(message.chars().count(), MESSAGE_MAX);
+            assert!(message.starts_with(begin) && message.ends_with(end), "{message}");
+            assert_eq!(short(&message), message);
+        }
+        let whole = "x".repeat(MESSAGE_MAX);
+        assert_eq!(short(&whole), whole);
+    }
 }
