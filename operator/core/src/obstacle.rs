@@ -35,4 +35,9 @@ impl Obstacle {
             Reason::WaitingForPrevious | Reason::ApiError | Reason::NamespaceTerminating
         )
     }
+
+    /// Whether a ResourceQuota has no room for an object. It may have when others end.
+    pub fn is_full_quota(&self) -> bool {
+        self.reason == Reason::Forbidden && self.message.contains(" is forbidden: exceeded quota: ")
+    }
 }

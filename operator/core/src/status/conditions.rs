@@ -332,7 +332,9 @@ fn reconciling(
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Stalled;
     // An obstacle that may end by itself needs no action.
-    let obstacle = inputs.obstacle.filter(|obstacle| !obstacle.is_passing());
+    let obstacle = inputs
+        .obstacle
+        .filter(|obstacle| !obstacle.is_passing() && !obstacle.is_full_quota());
     match state {
         JobState::Completed => None,
         JobState::Failed => Some(Statement::new(
