@@ -9,6 +9,7 @@ use flux_operator_core::observe::job::JobSeen;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::target::Target;
 use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::api::core::v1::Event;
 
 use super::create::objects;
 use super::error::ReconcileError;
@@ -127,8 +128,9 @@ async fn read_warning(
 ) -> Result<Option<Trouble>, kube::Error> {
     // Events have the times of the control plane.
     let now = context.metrics.server_clock.now();
+    let is_cause = |event: &Event| wait.is_explained_by(event.reason.as_deref().unwrap_or_default());
     let (first, second) = match wait {
-        SilentWait::Starts(uid) => return context.reader.last_warning(namespace, uid, now).await,
+        SilentWait::Starts(uid) => return context.reader.last_warning(namespace, uid, now, is_cause).await,
         // The pod's own state says why: its node has restarted (`PodSeen::never_starts`).
         SilentWait::NeverStarts { .. } => return Ok(None),
         SilentWait::InQueue(uid) => return context.reader.why_queued(namespace, uid, now).await.map(Some),
@@ -138,7 +140,7 @@ async fn read_warning(
             scheduler,
             is_gang,
         } => {
-            let event = context.reader.last_warning(namespace, uid, now).await?;
+            let event = context.reader.last_warning(namespace, uid, now, is_cause).await?;
             return Ok(Some(
                 event.unwrap_or_else(|| silent_wait::unnoticed(index, scheduler, is_gang)),
             ));

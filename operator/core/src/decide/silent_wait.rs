@@ -77,7 +77,7 @@ impl SilentWait<'_> {
             // FailedCreate is a reason of a Job's events, and this object is a pod.
             SilentWait::Starts(_) if known == Some(Reason::FailedCreate) => false,
             // A reason of a pod's events, such as FailedMount, or the one that replaces it (`missing`).
-            SilentWait::Starts(_) => reason.starts_with("Failed") || known == Some(Reason::SecretDeleted),
+            SilentWait::Starts(_) => self.is_explained_by(reason) || known == Some(Reason::SecretDeleted),
             SilentWait::InQueue(_) => known == Some(Reason::Queued),
             SilentWait::Unnoticed { .. } => known == Some(Reason::SchedulerSilent),
             SilentWait::Joins(..) => known == Some(Reason::BrokersNotReady),
@@ -90,6 +90,27 @@ impl SilentWait<'_> {
             ..Trouble::default()
         };
         is_of_events.then(earlier_trouble)
+    }
+
+    /// Whether a warning event with this reason says why the object waits. Policies and other programs write warnings,
+    /// too, which do not delay it.
+    pub fn is_explained_by(&self, event_reason: &str) -> bool {
+        let has_failed = event_reason.starts_with("Failed");
+        match self {
+            // The pod has a node, so an earlier failure to schedule is over. A missing pull Secret does not stop the
+            // pull: if the image needs it, the pod's own state says so.
+            SilentWait::Starts(_) => {
+                let is_other = matches!(
+                    event_reason,
+                    "FailedScheduling" | "FailedToRetrieveImagePullSecret"
+                );
+                (has_failed && !is_other) || event_reason == "NetworkNotReady"
+            }
+            // Some schedulers write `Unschedulable`.
+            SilentWait::Unnoticed { .. } => has_failed || event_reason == Reason::Unschedulable.name(),
+            // The pod's own state, Kueue's Workload or a startup probe says why.
+            SilentWait::InQueue(_) | SilentWait::NeverStarts { .. } | SilentWait::Joins(..) => false,
+        }
     }
 
     /// How long the wait may last before its events are first read. While no node is known that takes pods, silence of
@@ -528,6 +549,7 @@ mod tests {
             (SilentWait::Starts("job"), "FailedCreate", true),
             (SilentWait::Starts("pod"), "ApiError", false),
             (SilentWait::Starts("pod"), "Unschedulable", false),
+            (SilentWait::Starts("pod"), "FailedScheduling", false),
             (SilentWait::InQueue("job"), "Queued", true),
             (SilentWait::InQueue("job"), "FailedMount", false),
             (unseen, "SchedulerSilent", true),

@@ -8,7 +8,7 @@ use flux_operator_core::observe::Key;
 use flux_operator_core::observe::cluster::Cluster;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::workload::{self, Workload};
-use flux_operator_core::previous_status::MESSAGE_MAX;
+use flux_operator_core::previous_status::{MESSAGE_MAX, cut_middle};
 use flux_operator_core::render::gang::Served;
 use flux_operator_core::vocabulary::Reason;
 use k8s_openapi::api::core::v1::Event;
@@ -61,22 +61,26 @@ impl Reader {
         }
     }
 
-    /// The last warning about the object with this uid. None: there is none, or it counts as resolved.
+    /// The last warning about the object with this uid that `is_cause` accepts. None: there is none, or it counts as
+    /// resolved.
     pub async fn last_warning(
         &self,
         namespace: &str,
         uid: &str,
         now: Timestamp,
+        is_cause: impl Fn(&Event) -> bool,
     ) -> Result<Option<Trouble>, kube::Error> {
+        let field_selector = format!("type=Warning,involvedObject.uid={uid}");
         self.newest(
             namespace,
-            &format!("type=Warning,involvedObject.uid={uid}"),
+            &field_selector,
             now - FRESH_MINUTES.minutes(),
+            is_cause,
         )
         .await
     }
 
-    /// The last message of a failing probe of the pod with this uid.
+    /// The last message of a failing startup probe of the pod with this uid.
     pub async fn last_probe_failure(
         &self,
         namespace: &str,
@@ -84,20 +88,26 @@ impl Reader {
         now: Timestamp,
     ) -> Result<Option<Trouble>, kube::Error> {
         let field_selector = format!("type=Warning,reason=Unhealthy,involvedObject.uid={uid}");
-        self.newest(namespace, &field_selector, now - PROBE_FRESH_MINUTES.minutes())
+        let not_before = now - PROBE_FRESH_MINUTES.minutes();
+        self.newest(namespace, &field_selector, not_before, is_of_startup_probe)
             .await
     }
 
-    /// The newest event that matches the field selector, if it is newer than `not_before`.
+    /// The newest event that matches the field selector and `is_cause`, if it is newer than `not_before`.
     async fn newest(
         &self,
         namespace: &str,
         field_selector: &str,
         not_before: Timestamp,
+        is_cause: impl Fn(&Event) -> bool,
     ) -> Result<Option<Trouble>, kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let parameters = ListParams::default().fields(field_selector).limit(EVENTS);
-        Ok(newest(first_pages(&api, &parameters).await?, not_before))
+        Ok(newest(
+            first_pages(&api, &parameters).await?,
+            not_before,
+            is_cause,
+        ))
     }
 
     /// Why the Job with this uid waits in its queue.
@@ -110,9 +120,9 @@ impl Reader {
         let message = match self.workloads(namespace, job_uid).await {
             Ok(Some(workloads)) => workload::why(workloads),
             Ok(None) => workload::NOT_INSTALLED.to_owned(),
-            // No permission for Workloads: use the last warning about the Job instead.
+            // No permission for Workloads: use Kueue's last warning about the Job instead.
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                match self.last_warning(namespace, job_uid, now).await? {
+                match self.last_warning(namespace, job_uid, now, is_of_kueue).await? {
                     Some(warning) => warning.message,
                     None if self.serves(workload::GROUP).await? => workload::NOT_FOR_US.to_owned(),
                     None => workload::NOT_INSTALLED.to_owned(),
@@ -191,10 +201,30 @@ where
     Ok(found)
 }
 
-/// The newest of the events, if it is newer than `not_before`. Of its message only the first line is kept.
-fn newest(events: Vec<Event>, not_before: Timestamp) -> Option<Trouble> {
+/// Whether Kueue wrote the event, as `batch/job-kueue-controller` for example.
+fn is_of_kueue(event: &Event) -> bool {
+    let source = event
+        .source
+        .as_ref()
+        .and_then(|source| source.component.as_deref());
+    [source, event.reporting_component.as_deref()]
+        .into_iter()
+        .flatten()
+        .any(|writer| writer.contains("kueue"))
+}
+
+/// Whether a startup probe failed. A sidecar's readiness probe, for one, does not delay the brokers.
+fn is_of_startup_probe(event: &Event) -> bool {
+    let message = event.message.as_deref().unwrap_or_default();
+    message.starts_with("Startup probe ")
+}
+
+/// The newest of the events that `is_cause` accepts, if it is newer than `not_before`. Of its message only the first line
+/// is kept.
+fn newest(events: Vec<Event>, not_before: Timestamp, is_cause: impl Fn(&Event) -> bool) -> Option<Trouble> {
     let (time, event) = events
         .into_iter()
+        .filter(is_cause)
         .map(|event| (last_occurrence(&event), event))
         .max_by_key(|(time, _)| *time)?;
     (time? > not_before).then(|| {
@@ -210,10 +240,7 @@ fn newest(events: Vec<Event>, not_before: Timestamp) -> Option<Trouble> {
         // Not cut shorter than a status allows: Pod Security lists missing fields up to the end of its message.
         // The remedy is added within the same limit.
         let line = message.trim().lines().next().unwrap_or_default();
-        let kept: String = line
-            .chars()
-            .take(MESSAGE_MAX.saturating_sub(remedy.len()))
-            .collect();
+        let kept = cut_middle(line, MESSAGE_MAX.saturating_sub(remedy.len()));
         Trouble {
             reason,
             message: kept + remedy,
@@ -246,6 +273,8 @@ fn last_occurrence(event: &Event) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use flux_operator_core::decide::silent_wait::SilentWait;
+
     use super::*;
 
     #[test]
@@ -258,13 +287,94 @@ mod tests {
             ..Event::default()
         };
         let all = || vec![event("Old", 1), event("FailedMount", 9), event("Other", 5)];
-        let found = newest(all(), at(7)).unwrap();
+        let found = newest(all(), at(7), |_| true).unwrap();
         assert_eq!(
             (found.reason.as_str(), found.message.as_str()),
             ("FailedMount", "why")
         );
-        assert_eq!(newest(all(), at(10)), None);
-        assert_eq!(newest(Vec::new(), at(10)), None);
+        assert_eq!(newest(all(), at(10), |_| true), None);
+        assert_eq!(newest(Vec::new(), at(10), |_| true), None);
+    }
+
+    fn event(reason: &str, message: &str, writer: &str) -> Event {
+        Event {
+            reason: Some(reason.into()),
+            message: Some(message.into()),
+            reporting_component: Some(writer.into()),
+            ..Event::default()
+        }
+    }
+
+    /// The newest of `events`, each later than the one before it, that `is_cause` accepts.
+    fn last_of(events: &[Event], is_cause: impl Fn(&Event) -> bool) -> Option<String> {
+        let before = Timestamp::now() - 1.minutes();
+        let mut events = events.to_vec();
+        for (i, event) in events.iter_mut().enumerate() {
+            let time = before + i64::try_from(i).unwrap().seconds();
+            event.last_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+        }
+        newest(events, before - 1.minutes(), is_cause).map(|found| found.message)
+    }
+
+    #[test]
+    fn newer_warning_about_something_else_hides_no_cause() {
+        let of = |reason: &str| event(reason, reason, "");
+        let others = [
+            "FailedScheduling",
+            "FailedToRetrieveImagePullSecret",
+            "PolicyViolation",
+            "DNSConfigForming",
+        ];
+        let starts = |event: &Event| {
+            SilentWait::Starts("pod").is_explained_by(event.reason.as_deref().unwrap_or_default())
+        };
+        for cause in [
+            "FailedMount",
+            "FailedCreatePodSandBox",
+            "NetworkNotReady",
+            "FailedCreate",
+        ] {
+            let mut events = vec![of(cause)];
+            events.extend(others.map(of));
+            assert_eq!(last_of(&events, starts).as_deref(), Some(cause));
+        }
+        assert_eq!(last_of(&others.map(of), starts), None);
+
+        let unnoticed = SilentWait::Unnoticed {
+            index: 0,
+            uid: "pod",
+            scheduler: "volcano",
+            is_gang: true,
+        };
+        let seen = |event: &Event| unnoticed.is_explained_by(event.reason.as_deref().unwrap_or_default());
+        for cause in ["FailedScheduling", "Unschedulable"] {
+            let events = [of(cause), of("PolicyViolation")];
+            assert_eq!(last_of(&events, seen).as_deref(), Some(cause));
+        }
+        assert_eq!(last_of(&[of("PolicyViolation")], seen), None);
+    }
+
+    #[test]
+    fn queue_and_probe_messages_are_those_of_kueue_and_startup_probes() {
+        let of_kueue = Event {
+            reporting_component: None,
+            source: Some(k8s_openapi::api::core::v1::EventSource {
+                component: Some("batch/job-kueue-controller".into()),
+                ..Default::default()
+            }),
+            ..event("Pending", "no quota", "")
+        };
+        let events = [of_kueue, event("PolicyViolation", "policy", "kyverno-scan")];
+        assert_eq!(last_of(&events, is_of_kueue).as_deref(), Some("no quota"));
+        assert_eq!(last_of(&events[1..], is_of_kueue), None);
+
+        let probe = |message: &str| event("Unhealthy", message, "kubelet");
+        let startup = "Startup probe failed: not ready: the broker is in state join";
+        let events = [
+            probe(startup),
+            probe("Readiness probe failed: HTTP probe failed with statuscode: 503"),
+        ];
+        assert_eq!(last_of(&events, is_of_startup_probe).as_deref(), Some(startup));
     }
 
     #[test]
@@ -289,6 +399,7 @@ mod tests {
                 newest(
                     vec![event.clone()],
                     written + after.minutes() - FRESH_MINUTES.minutes(),
+                    |_| true,
                 )
             };
             assert!(found(2).is_some(), "a node whose clock is {skew} minutes off");
@@ -313,7 +424,7 @@ mod tests {
             last_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time)),
             ..Event::default()
         };
-        let found = newest(vec![event], time - 1.minutes()).unwrap();
+        let found = newest(vec![event], time - 1.minutes(), |_| true).unwrap();
         assert!(
             found.message.starts_with(&message) && found.message.contains("examples/security-context"),
             "{found:?}"
