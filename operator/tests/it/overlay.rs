@@ -7,15 +7,19 @@ use std::process::Command;
 use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::overlay::MERGED_LISTS;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{Patch, PatchParams};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 
-use test_support::api_server::{assert_message, condition, kubectl_program, test, until};
+use test_support::api_server::{assert_message, condition, kubeconfig, kubectl_program, test, until};
 use test_support::rendering::rendered;
 mod random;
 
@@ -209,6 +213,89 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
             .await;
         fixture.pods("mc-0", 2).await;
         fixture.when_condition("mc-0", "Valid", "True").await;
+    });
+}
+
+/// Its cause may be any field of the spec, such as an image.
+#[test]
+fn policy_denial_is_not_blamed_on_the_pod_template() {
+    test("overlay-policy", async |fixture| {
+        let policy = json!({
+            "metadata": { "name": fixture.namespace },
+            "spec": {
+                "matchConstraints": { "resourceRules": [
+                    { "apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"] },
+                ] },
+                "validations": [{ "expression": "false", "message": "images must come from registry.site" }],
+            },
+        });
+        let binding = json!({
+            "metadata": { "name": fixture.namespace },
+            "spec": {
+                "policyName": fixture.namespace, "validationActions": ["Deny"],
+                "matchResources": { "namespaceSelector": {
+                    "matchLabels": { "kubernetes.io/metadata.name": fixture.namespace },
+                } },
+            },
+        });
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(fixture.client.clone());
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(fixture.client.clone());
+        let [parameters, dry_run] = [false, true].map(|dry_run| PostParams {
+            dry_run,
+            ..PostParams::default()
+        });
+        policies
+            .create(&parameters, &serde_json::from_value(policy).unwrap())
+            .await
+            .unwrap();
+        bindings
+            .create(&parameters, &serde_json::from_value(binding).unwrap())
+            .await
+            .unwrap();
+        let overlay = json!({ "spec": { "hostNetwork": true } });
+        let mut job = objects(spec(overlay.clone())).job.rendered;
+        job.metadata.namespace = Some(fixture.namespace.clone());
+        // The API server begins to use the policy a little after it has been created.
+        until("the policy denies Jobs", async || {
+            let tried = fixture.api::<Job>().create(&dry_run, &job).await;
+            tried
+                .is_err_and(|error| error.to_string().contains("registry.site"))
+                .then_some(())
+        })
+        .await;
+
+        let operator = fixture.operator().await;
+        fixture.create("mc", spec(overlay.clone())).await;
+        let status = fixture.when_is("mc", "reason", "Refused").await;
+        assert_message(&status, "images must come from registry.site");
+        assert_eq!(condition(&status, "Valid")["status"], "True", "{status:#}");
+        operator.stop().await;
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("other.yaml");
+        let document = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+            "metadata": { "name": "other", "namespace": fixture.namespace }, "spec": spec(overlay),
+        });
+        std::fs::write(&file, document.to_string()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flux-operator"));
+        command
+            .args(["validate", "--server"])
+            .arg(&file)
+            .env("KUBECONFIG", kubeconfig());
+        let error = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        assert!(
+            error.starts_with("spec: the API server rejects its Job: "),
+            "{error}"
+        );
+        bindings
+            .delete(&fixture.namespace, &DeleteParams::default())
+            .await
+            .unwrap();
+        policies
+            .delete(&fixture.namespace, &DeleteParams::default())
+            .await
+            .unwrap();
     });
 }
 
