@@ -61,7 +61,7 @@ pub struct ContainerCommand {
 }
 
 /// Whether a container with this command is the one that runs Flux: its entrypoint is the agent. Its place in the list
-/// does not tell, since webhooks may have added other containers before it.
+/// does not show this, since webhooks may have added other containers before it.
 pub fn is_runner(command: &[String]) -> bool {
     command.first().is_some_and(|word| word == AGENT_FILE)
 }
@@ -549,7 +549,8 @@ fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
 }
 
 /// Whether the kubelet evicted the pod because it used more storage than its own limits allow: a new pod would, too.
-/// (For this eviction, the kubelet sets no condition. Its messages tell it from a node that is short of something.)
+/// (For this eviction, the kubelet sets no condition. Only its message differs from that about a node that is short of
+/// something.)
 fn exceeds_own_limit(message: &str) -> bool {
     [
         "exceeded its local ephemeral storage limit",
