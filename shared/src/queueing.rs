@@ -28,7 +28,7 @@ const FIXES_PLACEMENT: [&str; 2] = [
 
 /// Most bytes of labels and annotations for a queue: the operator keeps them for each MiniCluster and for each Job. The
 /// Job has them twice: as its own, and in its record of them ([`Queueing::noted`]).
-pub const MOST_BYTES: usize = 4096;
+const MOST_BYTES: usize = 4096;
 
 /// Labels and annotations for the queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

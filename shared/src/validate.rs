@@ -76,7 +76,7 @@ pub struct Manifest {
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut cluster = validate(manifest)?;
     let mut report = Report::default();
-    notes::report_unused(&manifest.spec, manifest.cleans_by_default, &cluster, &mut report);
+    notes::check(&manifest.spec, manifest.cleans_by_default, &cluster, &mut report);
     cluster.notices.extend(report.notices);
     Ok(cluster)
 }
@@ -87,7 +87,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut report = Report::default();
     let sizes = sizes::check(spec, manifest.maximum_size, &manifest.name, &mut report);
     let network = network(spec, &mut report);
-    limits(spec, &mut report);
+    job_fields(spec, &mut report);
     let archive = archive(spec, &mut report);
     let flux = flux::check(spec, &manifest.name, sizes, &mut report);
     let view = flux::view(spec, &mut report);
@@ -271,7 +271,7 @@ fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
 }
 
 /// Checks `managedBy`, the Job's labels, times and restart limits.
-fn limits(spec: &MiniClusterSpec, report: &mut Report) {
+fn job_fields(spec: &MiniClusterSpec, report: &mut Report) {
     managed_by(spec, report);
     labels("spec.jobLabels", &spec.job_labels, report);
     if spec.deadline_seconds.is_some_and(|seconds| seconds < 1) {

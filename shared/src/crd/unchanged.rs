@@ -162,8 +162,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares lists of objects, index by index: CEL has no other way to walk along two lists. `most`: the limit of
-    /// the list's length.
-    /// The schema has no list of objects within another one: both would use the variable `i`.
+    /// the list's length. The schema has no list of objects within another one: both would use the variable `i`.
     fn list(&mut self, items: &Value, path: &str, most: u64) {
         let (new, old) = (
             format!("{}{path}.orValue([])", self.new),

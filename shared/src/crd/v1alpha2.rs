@@ -32,7 +32,7 @@ pub use storage::{ExistingVolume, HOST_PATH_CLASS, MadeVolume};
 
 /// The API group.
 pub const GROUP: &str = "flux-framework.org";
-/// This version.
+/// The version that this module defines.
 pub const VERSION: &str = "v1alpha2";
 /// The value of `managedBy` that means this operator.
 pub const MANAGER: &str = "flux-framework.org/flux-operator";

@@ -38,7 +38,7 @@ pub struct RenderedPod {
 }
 
 /// Fields of a pod that an overlay may not set, and why.
-const POD: [(&str, &str); 9] = [
+const POD_FIELDS: [(&str, &str); 9] = [
     ("hostname", "the pod is found by it"),
     (
         "subdomain",
@@ -67,10 +67,10 @@ const POD: [(&str, &str); 9] = [
         "pod templates cannot have any: kubectl debug adds them",
     ),
 ];
-/// Those fields of [`POD`] that an overlay of the services pod may not set either. The operator sets `hostname` and
+/// Those of [`POD_FIELDS`] that an overlay of the services pod may not set either. The operator sets `hostname` and
 /// `subdomain` of this pod for its DNS name, and its `restartPolicy` from `spec.pod`. The pod has neither the agent nor
 /// the certificate, and belongs to no Job. So an overlay may set the other fields.
-const OF_SERVICES: [&str; 6] = [
+const SERVICES_POD_FIELDS: [&str; 6] = [
     "hostname",
     "subdomain",
     "setHostnameAsFQDN",
@@ -82,7 +82,7 @@ const OF_SERVICES: [&str; 6] = [
 /// Why `command` and `args` cannot be set.
 const ENTRYPOINT: &str = "the agent is the entrypoint: set spec.containers[].command";
 /// Fields that an overlay may not set in containers of `spec.containers`, and why.
-const CONTAINER: [(&str, &str); 2] = [
+const CONTAINER_FIELDS: [(&str, &str); 2] = [
     (
         "image",
         "how Flux gets into the pod depends on it: set spec.containers[].image",
@@ -93,7 +93,7 @@ const CONTAINER: [(&str, &str); 2] = [
     ),
 ];
 /// Further such fields in the container that runs Flux.
-const RUNNER: [(&str, &str); 7] = [
+const RUNNER_FIELDS: [(&str, &str); 7] = [
     ("command", ENTRYPOINT),
     ("args", ENTRYPOINT),
     (
@@ -118,13 +118,13 @@ const RUNNER: [(&str, &str); 7] = [
     ),
 ];
 /// A field that an overlay may not set in the runner and the sidecars, and why.
-const RESTART: (&str, &str) = (
+const RESTART_POLICY: (&str, &str) = (
     "restartPolicy",
     "with it the pod would not end with the container that runs Flux",
 );
 /// Most init containers that a user may add. Each needs a rule in the Job's failure policy, as do the operator's own,
 /// and Kubernetes allows 20 rules.
-const INIT_CONTAINERS: usize = 12;
+const MOST_INIT_CONTAINERS: usize = 12;
 
 impl RenderedPod {
     /// Whether this is the services pod.
@@ -228,9 +228,9 @@ impl RenderedPod {
                 key if is_empty_context(key, value) => {}
                 key => {
                     let is_protected = |(name, _): &&(&str, &str)| {
-                        *name == key && (!is_services || OF_SERVICES.contains(name))
+                        *name == key && (!is_services || SERVICES_POD_FIELDS.contains(name))
                     };
-                    if let Some((_, why)) = POD.iter().find(is_protected) {
+                    if let Some((_, why)) = POD_FIELDS.iter().find(is_protected) {
                         found.add(path, *why);
                     }
                 }
@@ -244,10 +244,10 @@ impl RenderedPod {
         // The services pod belongs to no Job.
         if list == "initContainers"
             && !self.is_services()
-            && items(value).filter(|(_, item)| is_new(item)).count() > INIT_CONTAINERS
+            && items(value).filter(|(_, item)| is_new(item)).count() > MOST_INIT_CONTAINERS
         {
             let why = format!(
-                "at most {INIT_CONTAINERS} of your own: each needs a rule in the Job's failure policy"
+                "at most {MOST_INIT_CONTAINERS} of your own: each needs a rule in the Job's failure policy"
             );
             found.add(path, why);
         }
@@ -303,12 +303,12 @@ impl RenderedPod {
 
     fn container(&self, path: &str, container: &Value, kind: Option<ContainerKind>, found: &mut Found) {
         let fields: &[&[(&str, &str)]] = match kind {
-            Some(ContainerKind::Runner) => &[&CONTAINER, &RUNNER, &[RESTART]],
+            Some(ContainerKind::Runner) => &[&CONTAINER_FIELDS, &RUNNER_FIELDS, &[RESTART_POLICY]],
             Some(ContainerKind::WrappedSidecar) => &[
-                &CONTAINER,
-                &[("command", ENTRYPOINT), ("args", ENTRYPOINT), RESTART],
+                &CONTAINER_FIELDS,
+                &[("command", ENTRYPOINT), ("args", ENTRYPOINT), RESTART_POLICY],
             ],
-            Some(ContainerKind::Sidecar) => &[&CONTAINER, &[RESTART]],
+            Some(ContainerKind::Sidecar) => &[&CONTAINER_FIELDS, &[RESTART_POLICY]],
             Some(ContainerKind::Service | ContainerKind::Own) | None => &[],
         };
         for (key, value) in members(container).filter(|(key, value)| !is_empty_context(key, value)) {

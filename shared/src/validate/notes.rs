@@ -13,7 +13,7 @@ use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
 
 /// Adds the notices. `cleans_by_default`: the manifest is of v1alpha1 and does not set `cleanup`.
-pub(super) fn report_unused(
+pub(super) fn check(
     spec: &MiniClusterSpec,
     cleans_by_default: bool,
     cluster: &ValidMiniCluster,

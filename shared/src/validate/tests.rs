@@ -1142,7 +1142,7 @@ fn archive_that_is_lost_with_the_lead_gets_a_notice() {
             "volumes: {v: {path: /state, emptyDir: true}, w: {path: /state/deep, claimName: c}}",
             "",
         ),
-        // It restores, and saves nothing.
+        // A Secret cannot be written: Flux restores its state from it, and saves none.
         ("volumes: {v: {path: /state, secretName: s}}", ""),
         ("existingVolumes: {c: {path: /state, claimName: c}}", ""),
         ("commands: {post: cp /state/deep/a.tgz /x}", ""),

@@ -14,7 +14,7 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
     if is_missing(spec, "cleanupPods") {
         spec.insert("cleanupPods".into(), json!(true));
     } else if !is_true(spec, "cleanupPods") && spec.get("cleanupPods").is_some_and(Value::is_boolean) {
-        // It is `false`, the default of v1alpha2. A value of a wrong type stays.
+        // `false` is the default of v1alpha2. A value of a wrong type stays.
         spec.shift_remove("cleanupPods");
     }
     flux::to_v1alpha2(spec);
