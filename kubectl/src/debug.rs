@@ -105,7 +105,7 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
         Entry::new("version.txt", versions),
         Entry::new("minicluster.yaml", yaml(&cluster)?),
         Entry::new("status.txt", status),
-        // It has only names of steps and times, so no secrets.
+        // Only names of steps, and times: no secrets.
         Entry::new("timeline.txt", timeline::text(&cluster)),
     ];
     for pod in &pods {

@@ -9,7 +9,7 @@
 //!              pure), progress (pure), outages (pure), screen, output, input, failure
 //! ```
 //!
-//! It has only its user's permissions. In the cluster it needs only the operator.
+//! The plugin has only its user's permissions. In the cluster it needs only the operator.
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")

@@ -47,6 +47,7 @@ const LOGS_AT_ONCE: usize = 64;
 #[derive(Debug, Default)]
 struct Failures {
     count: u32,
+    /// The last time that the API server was away.
     away_at: Option<Instant>,
 }
 

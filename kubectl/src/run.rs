@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    /// It was away, and does not know all roles yet.
+    /// The API server was away, and does not know all roles yet.
     #[tokio::test(start_paused = true)]
     async fn cleanup_outlasts_a_refusal_after_no_answer() {
         let (mut unanswered, mut refusing) = (120, unavailable("PATCH", 403, 2));
@@ -546,7 +546,7 @@ mod tests {
         assert!(requests.lock().unwrap().is_empty());
     }
 
-    /// Otherwise a command that is pasted may delete another MiniCluster of the name.
+    /// Without the option, a command that is pasted may delete another MiniCluster of the name.
     #[tokio::test(start_paused = true)]
     async fn commands_in_messages_have_the_namespace_option() {
         let (target, _) = in_other(answering(|request| {

@@ -166,7 +166,7 @@ fn snippets_run_before_user_is_made_when_image_brings_flux() {
     );
 }
 
-/// So that an EXIT trap of a snippet runs then.
+/// The shell ends at that place, so that an EXIT trap of a snippet runs there.
 #[test]
 fn shell_ends_after_program_and_archive_without_post() {
     let last = |top: &str, snippets: &str, index: u32| {
