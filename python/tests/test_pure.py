@@ -275,8 +275,6 @@ def test_every_reason_of_the_operator_has_a_remedy() -> None:
         assert remedy and "`" not in remedy and "](" not in remedy, reason
     assert remedy_for("NoSuchReason") is None
     assert remedy_for("Deleted") == "The pod was deleted."
-    one, other = remedy_for("ImagePullBackOff"), remedy_for("ErrImagePull")
-    assert one and other and one.startswith("As ErrImagePull") and one.endswith(other)
 
 
 FILE = """

@@ -179,19 +179,10 @@ def remedies() -> str:
         elif current is not None:
             current.append(plain_text(line))
     texts = {reason: "\n".join(lines).strip() for reason, lines in sections.items()}
-
-    def whole(reason: str) -> str:
-        # "As ErrImagePull: …": that section's text is included.
-        text = texts[reason]
-        other = re.match(r"As ([A-Za-z0-9]+)", text)
-        if other is None or other[1] == reason or other[1] not in texts:
-            return text
-        return f"{text}\n\n{whole(other[1])}"
-
     # Reasons that have a section are links in this table.
     for reason, meaning in re.findall(r"^\| ([A-Z]\w+) \| (.+) \| \w* \|$", REASONS.read_text(), re.MULTILINE):
         texts.setdefault(reason, plain_text(f"{meaning[0].upper()}{meaning[1:]}."))
-    return json.dumps({reason: whole(reason) for reason in texts if texts[reason]}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(texts, indent=1, ensure_ascii=False) + "\n"
 
 
 def plain_text(line: str) -> str:

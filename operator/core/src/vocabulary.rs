@@ -1,6 +1,6 @@
 //! The types of conditions and the reasons of conditions, statuses and events, each with its meaning. The reference
-//! (`docs/reference`) is generated from them. A test (`tests/docs`) checks them against the code and the headings of
-//! `docs/troubleshooting.md`, which explains the reasons whose meaning does not say all.
+//! (`docs/reference`) is generated from them. A test (`tests/docs`) checks them against the code. A meaning has the
+//! remedy, too, unless the message has it. If it takes more than a few sentences, it is in `docs/troubleshooting.md`.
 //!
 //! A reason that the operator finds is a [`Reason`] until it becomes text in a status or an event. Such a text may also
 //! be a reason from Kubernetes, Kueue or the agent. It can be compared with a [`Reason`].
@@ -225,7 +225,8 @@ reasons! {
         BrokersReady: "enough brokers are ready",
         NotFinished: "the job has not ended",
         NotSuspended: "the Job is not suspended",
-        Suspended: "the Job is suspended: it has no pods",
+        Suspended:
+            "the Job is suspended, by `spec.suspend` or by hand: it has no pods. To start it, set `spec.suspend` to `false`",
         Completed => Normal: "the job ended with exit code 0",
         Saved: "the archive was saved",
         PostCompleted: "`post` ended with exit code 0",
@@ -233,62 +234,75 @@ reasons! {
     }
     Spec {
         Valid: "every field can be used",
-        ValidWithNotes => Normal: "every field can be used, but one may not have the effect that was meant",
+        ValidWithNotes => Normal:
+            "every field can be used, but one may not have the effect that was meant: the message says which",
         Invalid => Warning: "a field cannot be used: the message names each",
-        SizeBeyondMaximum => Warning: "`size` is larger than the maximum fixed when the cluster was created",
+        SizeBeyondMaximum => Warning:
+            "`size` is larger than the maximum fixed when the cluster was created (the larger of `size` and `maxSize`): lower it, or recreate the MiniCluster with a larger `maxSize`",
         SizeHeldByQueue => Warning:
-            "`size` was changed, but the queue holds the Job to the admitted number of pods",
+            "`size` was changed, but the queue holds the Job to the admitted number of pods. The new size takes effect when the queue evicts the Job. To resize a running cluster, create it with `maxSize`",
         ChangedTooLate => Warning:
-            "the spec was changed while its Job was being created: the earlier one runs",
+            "the spec was changed while its Job was being created, or `podTemplate` was changed later: the earlier one runs. To run the current one, recreate the MiniCluster",
         PodTemplateRefused => Warning:
-            "the API server refuses the pods as `podTemplate` or `servicesPodTemplate` patches them",
+            "the API server refuses the pods as `podTemplate` or `servicesPodTemplate` patches them: the message names the field",
         ImageVolume: "the view's image is mounted: nothing is copied",
         ImageVolumeUnsure: "the view's image is mounted, though not every node is known to support that",
         ImageVolumeFailed => Warning:
             "a node could not mount the view's image: the Job is recreated with a copy of the view",
-        ViewCopied: "the view is copied, since a node that the pods may use cannot mount images",
-        SharedHandle => Warning: "a CSI volume has the handle of another PersistentVolume",
+        ViewCopied:
+            "the view is copied, since a node that the pods may use cannot mount images: the message says how to mount it",
+        SharedHandle => Warning:
+            "a CSI volume has the handle of another PersistentVolume. The job starts anyway",
         UnknownStorageClass => Warning:
             "a volume names a storage class that is not in the cluster; the job may run anyway",
-        NotSaved: "the archive was not saved: the message says why",
+        NotSaved:
+            "the archive was not saved and is unchanged: the message says why. For a large dump, raise `pod.terminationGracePeriodSeconds`",
         ArchiveNotSaved => Warning: "the event of `NotSaved`",
-        OperatorPanicked => Warning: "the event of a bug in the operator",
-        Defect: "the reason of the condition `OperatorPanicked`",
+        OperatorPanicked => Warning: "the event of a bug in the operator: report its message with the spec",
+        Defect: "the reason of the condition `OperatorPanicked`: report its message with the spec",
     }
     Start {
         BrokersNotReady => Warning:
             "too few brokers are ready; after 20 s the message says what they wait for",
         SizeBelowQuorum => Warning:
-            "`size` was lowered below the number of brokers that the command waits for before it starts",
+            "`size` was lowered below the number of brokers that the command waits for before it starts: scale back to the number in the message, or recreate the MiniCluster",
         Queued:
             "the MiniCluster waits in a queue, or for more pods: the message has the queue's name and Kueue's reason",
         Forbidden => Warning: "the API server forbids the operator an object that the MiniCluster needs",
         Refused => Warning:
             "the API server refuses an object that the MiniCluster needs: the message names an invalid field or an admission policy. The operator retries",
         ApiError => Warning:
-            "the API server, or an admission webhook behind it, fails or does not answer: the message has its words",
-        NamespaceTerminating => Warning: "the namespace is being deleted: nothing is created in it",
-        JobUnlabelled => Warning: "the MiniCluster's own Job lacks the operator's label",
-        NameTaken => Warning: "another object already has the name of one that the MiniCluster needs",
-        TooLarge => Warning: "an object would be larger than the API server accepts",
+            "the API server, or an admission webhook behind it, fails or does not answer: the message has its words. The operator retries. If it is a webhook, start its pods, or remove its configuration",
+        NamespaceTerminating => Warning:
+            "the namespace is being deleted: nothing is created in it. `kubectl describe namespace NAMESPACE` shows what the deletion waits for",
+        JobUnlabelled => Warning:
+            "the MiniCluster's own Job lacks the operator's label, so the operator does not watch it. Run the command in the message. It puts the label back or, if another operator created the Job, deletes the Job, and this operator creates its own",
+        NameTaken => Warning:
+            "another object already has the name of one that the MiniCluster needs: delete it, or rename the MiniCluster",
+        TooLarge => Warning:
+            "an object would be larger than the API server accepts: put large scripts and files on a volume",
         Unsupported => Warning:
             "this Kubernetes is too old for a field of the spec: the message has the remedy",
-        GangUnavailable => Warning: "`gang` is on, and the cluster has no gang API that the operator uses",
+        GangUnavailable => Warning:
+            "`gang` is on, and the cluster has no gang API that the operator uses: the message has the remedy",
         WaitingForPrevious:
             "an object or pod of an earlier MiniCluster of this name is still being deleted",
         WaitingForPods => Warning:
-            "pods of a deleted Job, or of an earlier MiniCluster of this name, may still run",
+            "pods of a deleted Job, or of an earlier MiniCluster of this name, may still run: the MiniCluster starts when they have ended. Delete pods that were left behind on purpose (`--cascade=orphan`)",
         FailedCreate => Warning: "the API server refuses the Job's pods (set by Kubernetes)",
-        SecretDeleted => Warning: "a Secret that new pods need was deleted",
+        SecretDeleted => Warning:
+            "a Secret that new pods need was deleted: delete the MiniCluster and apply it again",
         Unschedulable => Warning: "no node has room for a pod or fits it (set by Kubernetes)",
         SchedulingGated => Warning:
             "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)",
         SchedulerError => Warning:
             "the scheduler failed while it placed a pod, and retries; usually the API server or a plugin of the scheduler did not answer (set by Kubernetes)",
-        SchedulerSilent => Warning: "no scheduler of the pods' `schedulerName` has reported on a pod",
-        ErrImagePull => Warning: "an image cannot be pulled (set by Kubernetes)",
+        SchedulerSilent => Warning:
+            "no scheduler of the pods' `schedulerName` has reported on a pod: it does not run, is overloaded, or waits for a volume or for room for a gang",
+        ErrImagePull => Warning:
+            "an image cannot be pulled (set by Kubernetes): check its name and `imagePullSecret`. It may be the view's (`flux.container.image`)",
         ImagePullBackOff => Warning:
-            "an image could not be pulled, and is tried again later (set by Kubernetes)",
+            "an image could not be pulled, and is tried again later (set by Kubernetes): check its name and `imagePullSecret`. It may be the view's (`flux.container.image`)",
         InvalidImageName => Warning:
             "an image's name is not valid: for example, it has capitals or blanks (set by Kubernetes)",
         ErrImageNeverPull => Warning:
@@ -296,17 +310,20 @@ reasons! {
         CreateContainerError => Warning:
             "the node could not create a container: for example, a device is missing, or the image lacks the working directory or program (set by Kubernetes)",
         FailedMount => Warning:
-            "a volume could not be mounted: a claim, ConfigMap or Secret does not exist, the node lacks the directory of a `hostPath`, or the storage does not answer (set by Kubernetes)",
+            "a volume could not be mounted: a claim, ConfigMap or Secret does not exist in this namespace, the node lacks the directory of a `hostPath`, or the storage or its driver does not answer (set by Kubernetes)",
         NotStarted => Warning:
             "the lead's pod ended before its program had started: it is retried up to `backoffLimit` times",
-        InitFailed => Warning: "one of the agent's init containers has failed",
+        InitFailed => Warning:
+            "one of the agent's init containers has failed: the message is its last line. For all lines, run `kubectl logs POD -c NAME`: `flux-agent`, `flux-view` (or `flux.container.name`) or, if the view is copied, `flux-software`",
     }
     End {
         SidecarStillRuns => Warning:
-            "the job ended with exit code 0, and a container that is not the MiniCluster's keeps a pod alive",
+            "the job ended with exit code 0, and a container that is not the MiniCluster's keeps a pod on its node until you delete the MiniCluster. Switch the injection off, or inject a native sidecar",
         NonZeroExitCode => Warning: "the command ended with an exit code other than 0",
-        Signalled => Warning: "a signal ended the command",
-        OOMKilled => Warning: "the container used more memory than its limit (set by Kubernetes)",
+        Signalled => Warning:
+            "a signal ended the command: the exit code is 128 + the signal's number. Signal 9 often means a memory limit",
+        OOMKilled => Warning:
+            "the container used more memory than its limit (set by Kubernetes): raise `resources.limits.memory`, or use more pods with fewer tasks each",
         SnippetFailed => Warning: "a snippet of `commands` has failed",
         PostFailed => Warning: "`post` failed in a pod; the job's result stands",
         Stopped => Warning:
@@ -318,18 +335,27 @@ reasons! {
             "the lead has failed, but the Job did not count it, because the pod was also being evicted, had replaced another one, or its container restarts (`OnFailure`): the operator has ended the Job",
         AgentFailed => Warning: "the agent failed without naming a cause: see the message",
         LeadLost => Warning:
-            "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached",
-        // The agent's own failures. `exit-codes.md` has more on each.
-        SpecUnreadable => Warning: "the agent cannot read the spec (exit code 240)",
-        SpecInvalid => Warning: "the agent cannot use the spec (exit code 241)",
-        ViewMissing => Warning: "the agent found no Flux (exit code 242)",
-        ParentUnreachable => Warning: "the parent broker was not reached in time (exit code 243)",
-        UserFailed => Warning: "Flux's user cannot be found or created (exit code 244)",
-        WriteFailed => Warning: "the agent cannot write a file (exit code 245)",
-        CurveUnreadable => Warning: "the agent cannot use the curve certificate (exit code 246)",
-        ShellMissing => Warning: "the image has no shell for a snippet (exit code 247)",
-        BrokerFailed => Warning: "the broker failed (exit code 248)",
-        Internal => Warning: "a bug in the agent (exit code 249)",
+            "the lead's pod was lost, with its node, by a reboot, a drain or a deletion. The MiniCluster restarts up to `backoffLimit` times (default 100). To allow more, recreate it with a larger `backoffLimit`. If no restart is left, a pod that replaces the lead does not run the program again (exit code 239)",
+        // The agent's own failures. `exit-codes.md` has these meanings, too.
+        SpecUnreadable => Warning:
+            "the agent cannot read its spec (exit code 240): its ConfigMap was deleted, or is not mounted at `/etc/flux-agent/spec`",
+        SpecInvalid => Warning:
+            "the agent cannot use its spec (exit code 241): the message names the field or variable. The agent's image (chart: `agent.image`; option `--agent-image`) must have the operator's version",
+        ViewMissing => Warning:
+            "the agent found no Flux (exit code 242): there is no view, or, with `flux.container.disable`, `flux` is not on the image's PATH. Then set `flux.installRoot` to the prefix of its Flux",
+        ParentUnreachable => Warning:
+            "the parent broker was not reached within `flux.parentDeadlineSeconds` (exit code 243): the message says why",
+        UserFailed => Warning:
+            "the agent cannot create or become Flux's user (exit code 244). It needs root in the pod and, to create `fluxUser`, a root file system that is writable and has room. Or leave out `fluxUser`",
+        WriteFailed => Warning:
+            "the agent cannot write a file (exit code 245): the disk is full or read-only, or the user lacks the permission. The message names the file",
+        CurveUnreadable => Warning:
+            "the curve certificate cannot be read, or is not valid (exit code 246): check `flux.curveCert` or `flux.curveCertSecret` (key `curve.cert`)",
+        ShellMissing => Warning:
+            "the image has no shell for a snippet (exit code 247): use one with bash, which Flux needs, too",
+        BrokerFailed => Warning:
+            "the lead's broker ended before the command began, or, ten times in a row, a follower's broker failed or did not join (exit code 248). See Flux's lines above the message in the log. Usually the image lacks bash, or its glibc is older than the view's",
+        Internal => Warning: "a bug in the agent (exit code 249): report its last log lines",
         BackoffLimitExceeded => Warning:
             "a pod was recreated as often as the Job allows (`backoffLimit`, or 100 if that is more and `restartPolicy` is `Never`): the message says why its last attempt failed (set by Kubernetes)",
         MaxFailedIndexesExceeded => Warning:
@@ -339,20 +365,22 @@ reasons! {
     }
     Loss {
         StartedAnew => Warning: "the event of a restart of the whole MiniCluster",
-        PodLost => Warning: "a follower was lost while the job ran on it",
+        PodLost => Warning:
+            "a follower was lost while the job ran on it, so the job failed: the exit code says nothing about the program. The MiniCluster restarts up to `maxRestarts` times (default 0)",
         Requeued:
             "the queue has evicted the MiniCluster, which waits there again; this does not count towards `backoffLimit` or `maxRestarts`",
-        JobDeleted => Warning: "the Job was deleted",
+        JobDeleted => Warning:
+            "the Job was deleted: the MiniCluster restarts up to `backoffLimit` times, or the message says why not. To stop it, delete the MiniCluster",
         NodeLost => Warning: "a pod's node has stopped answering",
         StuckTerminating => Warning:
             "a pod that has to end first still exists 30 s after its grace period, although its node responds: a finalizer, a volume or a container that cannot be killed holds it. The message names the pod, and `kubectl describe pod` shows the cause. Delete the pod by force only if its containers are gone from the node: otherwise two copies of the program may run",
         NodeRestarted => Warning:
-            "the pod's node, or its container runtime, was restarted: nobody saw how the container ended, or it can no longer start",
+            "the pod's node, or its container runtime, was restarted: nobody saw how the container ended (exit code 255), or it can no longer start. The pod counts as lost",
         Deleted: "the pod was deleted",
         Gone: "the pod is gone, for an unknown reason",
         Disrupted => Warning: "Kubernetes removed the pod without giving a reason",
         Evicted => Warning:
-            "the node evicted the pod: it was short of memory or disk, or the pod exceeded its storage limit (set by Kubernetes)",
+            "the node evicted the pod (set by Kubernetes). It was short of memory or disk: give the pods requests that match what they use. Or the pod exceeded its own storage limit: raise it, since such a pod is not restarted",
         NodeShutdown => Warning: "the node was shut down (set by Kubernetes)",
         Shutdown => Warning: "the node was shut down (set by older Kubernetes)",
         Terminated => Warning: "the node was shut down (set by Kubernetes)",

@@ -37,7 +37,10 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
         text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
         for reason in Reason::ALL.iter().filter(|reason| reason.subject() == subject) {
             let link = if troubleshooting.contains(&format!("\n### {reason}\n")) {
-                in_troubleshooting(reason.name(), *reason)
+                format!(
+                    "[{reason}](../troubleshooting.md#{})",
+                    reason.name().to_lowercase()
+                )
             } else {
                 reason.to_string()
             };
@@ -54,33 +57,6 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
     is_committed("conditions.md", &text);
 }
 
-/// A link to the reason's section.
-fn in_troubleshooting(text: &str, reason: Reason) -> String {
-    format!("[{text}](../troubleshooting.md#{})", reason.name().to_lowercase())
-}
-
-fn meaning(category: Category) -> &'static str {
-    match category {
-        Category::LeadLost => {
-            "an earlier pod of this lead was lost and may have run the command, so this pod does not run it. The operator restarts the MiniCluster if `backoffLimit` allows"
-        }
-        Category::SpecUnreadable => "the spec cannot be read",
-        Category::SpecInvalid => "the spec cannot be used: an unknown field, or another version",
-        Category::ViewMissing => "Flux was not found: no view, or no `flux` on the PATH",
-        Category::ParentUnreachable => {
-            "the parent broker was not reached within `flux.parentDeadlineSeconds`"
-        }
-        Category::UserFailed => "Flux's user (`fluxUser`, or the pod's user) cannot be found or created",
-        Category::WriteFailed => "a file cannot be written",
-        Category::CurveUnreadable => "the curve certificate cannot be read, or is not valid",
-        Category::ShellMissing => "the image has no shell for a snippet",
-        Category::BrokerFailed => {
-            "the lead's broker ended before the command began, or, ten times in a row, a follower's broker failed or did not join"
-        }
-        Category::Internal => "internal error: a bug in the agent",
-    }
-}
-
 #[test]
 fn exit_codes_are_those_of_the_code() {
     let mut text = format!(
@@ -94,9 +70,18 @@ fn exit_codes_are_those_of_the_code() {
         "| {REPLACE} | | only this follower was stopped (a smaller `size`, or a drain). This is no failure. If `size` still includes the pod, another one replaces it |\n"
     );
     for category in Category::ALL {
-        let (code, name) = (category.code(), category.name());
-        let code = in_troubleshooting(&code.to_string(), category.into());
-        text += &format!("| {code} | `{name}` | {} |\n", meaning(category));
+        let (code, name, reason) = (category.code(), category.name(), Reason::from(category));
+        let (before, after) = reason
+            .meaning()
+            .split_once(&format!(" (exit code {code})"))
+            .unwrap_or_else(|| panic!("the meaning of {reason} has no `(exit code {code})`"));
+        let meaning = match category {
+            Category::LeadLost => {
+                "an earlier pod of this lead was lost and may have run the command, so this pod does not run it. The operator restarts the MiniCluster if `backoffLimit` allows".to_owned()
+            }
+            _ => format!("{before}{after}"),
+        };
+        text += &format!("| {code} | `{name}` | {meaning} |\n");
     }
     is_committed("exit-codes.md", &text);
 }
