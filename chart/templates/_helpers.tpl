@@ -16,7 +16,7 @@ webhook's CA bundle is in the CustomResourceDefinition, which is in no namespace
 {{- if and (not .Values.namespaced) .Values.v1alpha1.enabled -}}true{{- end -}}
 {{- end -}}
 
-{{- /* Labels that select the pods of a component: operator or webhook. */ -}}
+{{- /* Labels that select the pods of a component: operator, webhook or delete-miniclusters. */ -}}
 {{- define "flux-operator.labels" -}}
 app.kubernetes.io/name: flux-operator
 app.kubernetes.io/component: {{ . }}

@@ -427,6 +427,44 @@ fn documented_patch_gives_every_account_the_pull_secret() {
     }
 }
 
+/// A policy of the administrator's selects all of them by their name. What selects one component must not select
+/// another.
+#[test]
+fn pods_share_a_name_and_have_one_component_each() {
+    let file = repository().join("operator/tests/chart/values/without-keeping.yaml");
+    let mut all = templated(&helms()[0], "some-namespace", &file);
+    all.extend(kustomized(&repository().join("operator/manifests/migrate")));
+    let mut components = BTreeMap::new();
+    for (name, object) in &all {
+        let template = &object["spec"]["template"];
+        if template.is_null() {
+            continue;
+        }
+        let labels = &template["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/name"], "flux-operator", "{name}");
+        let component = labels["app.kubernetes.io/component"].as_str().unwrap().to_owned();
+        let other = components.insert(component, name);
+        assert_eq!(other, None);
+    }
+    assert_eq!(components.len(), 4, "{components:?}");
+    let mut selectors = 0;
+    for (name, object) in &all {
+        let spec = &object["spec"];
+        let selector = match object["kind"].as_str().unwrap() {
+            "Service" => &spec["selector"],
+            "NetworkPolicy" => &spec["podSelector"]["matchLabels"],
+            "Deployment" | "PodDisruptionBudget" | "ServiceMonitor" => &spec["selector"]["matchLabels"],
+            _ => continue,
+        };
+        let component = selector["app.kubernetes.io/component"]
+            .as_str()
+            .unwrap_or_default();
+        assert!(components.contains_key(component), "{name}: {selector}");
+        selectors += 1;
+    }
+    assert!(selectors >= 6, "{selectors}");
+}
+
 /// Otherwise a drain would wait for pods that can never become ready.
 #[test]
 fn budgets_allow_eviction_of_pods_that_are_not_ready() {
