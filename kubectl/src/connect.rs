@@ -29,7 +29,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// Most bytes of an answer that are kept, for standard output and standard error each.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
-/// Time limit of `report`. The agent's own requests end earlier.
+/// Time limit of `report`. The agent's own requests end earlier. What a command has begun in the pod goes on.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Arguments of `connect`.
@@ -235,14 +235,14 @@ struct Answer {
 
 /// Runs the agent's command `words` in the pod, without standard input. Returns its exit code and standard output. If
 /// the command failed and standard output is empty, returns standard error in its place.
-pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
+async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
     let Answer { code, output, errors } = ask(target, pod, words).await?;
     let has_only_errors = code != 0 && output.is_empty();
     Ok((code, if has_only_errors { errors } else { output }))
 }
 
-/// The answer to one of the lead's agent's reports (`status`, `usage`), within a time limit: in a pod whose volume is
-/// stuck, no program ends.
+/// The answer of the lead's agent to a command that ends soon (`status`, `usage`, `stop`), within a time limit: in a pod
+/// whose volume is stuck, no program ends.
 pub async fn report(target: &Target, lead: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
     tokio::time::timeout(REPORT_TIMEOUT, answer(target, lead, words))
         .await

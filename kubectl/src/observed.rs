@@ -9,8 +9,10 @@ use flux_operator_core::observe::pod::is_runner;
 use flux_shared::crd::v1alpha2::{
     Condition, ConditionStatus, Container, MiniCluster, MiniClusterSpec, MiniClusterStatus,
 };
+use flux_shared::exit::Category;
+use flux_shared::names::{INDEX_DISRUPTIONS, INDEX_FAILURES};
 use flux_shared::phase::Phase;
-use flux_shared::termination::Termination;
+use flux_shared::termination::{Ender, Termination};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -266,6 +268,43 @@ pub fn was_restarted(pod: &Pod) -> bool {
 /// The end of the runner's earlier start.
 fn last_end(pod: &Pod) -> Option<&ContainerStateTerminated> {
     runner_status(pod)?.last_state.as_ref()?.terminated.as_ref()
+}
+
+/// Whether the Job created the pod as a replacement for an earlier pod of its index.
+pub fn replaces(pod: &Pod) -> bool {
+    let is_counted = |annotation: &str| {
+        let count = pod
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(annotation));
+        count.is_some_and(|count| count != "0")
+    };
+    is_counted(INDEX_FAILURES.1) || is_counted(INDEX_DISRUPTIONS.1)
+}
+
+/// Whether the runner's earlier start has failed before it ran the program: the runtime could not start the container,
+/// or its agent reports that it, or a snippet, failed.
+pub fn has_failed_before_program(pod: &Pod) -> bool {
+    let Some(end) = last_end(pod) else {
+        return false;
+    };
+    if matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun")) {
+        return true;
+    }
+    let termination = end.message.as_deref().and_then(Termination::decode);
+    termination.is_some_and(|termination| {
+        let has_failed = match termination.by {
+            Ender::Snippet => true,
+            // The agent did not run the program again, or has a bug.
+            Ender::Agent => !matches!(
+                termination.category,
+                None | Some(Category::LeadLost | Category::Internal)
+            ),
+            Ender::Program | Ender::Stop => false,
+        };
+        has_failed && termination.program_code.is_none()
+    })
 }
 
 /// Whether the runner's earlier start ended because somebody shut the instance down. Its program does not start again.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use flux_operator_core::previous_status;
-use flux_operator_core::vocabulary::ConditionType;
-use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_operator_core::vocabulary::{ConditionType, Reason};
+use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use flux_shared::queueing::QUEUE_NAME;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -24,6 +24,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 const POST_SNIPPET: &str = "post";
 /// Exit code of a command in a container that ended meanwhile: 128 + SIGKILL.
 const KILLED: u8 = 137;
+/// Reasons of restarts before which the program may have run. Before any other restart, the lead had not started.
+const RESTARTED_AFTER_START: [Reason; 5] = [
+    Reason::LeadLost,
+    Reason::PodLost,
+    Reason::JobDeleted,
+    Reason::Suspended,
+    Reason::Requeued,
+];
 /// States of a broker whose instance does not run yet: Flux refuses to shut it down.
 const BEFORE_RUN: [&str; 6] = ["none", "load-builtins", "join", "config-sync", "init", "quorum"];
 
@@ -81,8 +89,8 @@ pub async fn run(target: &Target, args: &Args) -> Result<Way, Failure> {
 }
 
 /// Shuts the instance down, as `flux shutdown` does. If no instance has run yet, deletes the MiniCluster, since there is
-/// nothing to lose. Deletes nothing between two starts, while the steps after a job run, or if it is unknown what runs.
-/// `uid`: stop only the MiniCluster with this uid, since another one may have the name by then.
+/// nothing to lose. Deletes nothing if the program may have run before, while the steps after a job run, or if it is
+/// unknown what runs. `uid`: stop only the MiniCluster with this uid, since another one may have the name by then.
 pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
     let mut attempts = Attempts {
         target,
@@ -93,6 +101,7 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
         is_deleting: false,
         obstacle: String::new(),
     };
+    let mut is_silent = false;
     for number in 0..ATTEMPTS {
         if number > 0 {
             tokio::time::sleep(PAUSE).await;
@@ -100,6 +109,12 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
         match attempts.make().await {
             Ok(Some(way)) => return Ok(way),
             Ok(None) => {}
+            // Another program in this pod would hang, too. The end of the wait does not end the agent's command.
+            Err(failure @ Failure::SilentAgent(_)) => {
+                attempts.obstacle = failure.to_string();
+                is_silent = true;
+                break;
+            }
             Err(failure) if failure.may_pass() => attempts.obstacle = failure.to_string(),
             Err(failure) => return Err(failure),
         }
@@ -109,14 +124,21 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
     }
     let outcome = if attempts.is_deleting {
         "It may be deleted already. If not, "
+    } else if is_silent {
+        "It may shut down all the same. If not, "
     } else {
         "Nothing was deleted: "
     };
-    Err(Failure::Message(format!(
-        "failed to stop {name}: {}. {outcome}{} deletes it",
-        attempts.obstacle.trim_end_matches('.'),
+    Err(not_stopped(target, name, &attempts.obstacle, outcome))
+}
+
+/// The failure to stop a MiniCluster, with the remedy. `outcome`: what came of the attempt.
+fn not_stopped(target: &Target, name: &str, why: &str, outcome: &str) -> Failure {
+    let end = if why.ends_with(['.', '?']) { "" } else { "." };
+    Failure::Message(format!(
+        "failed to stop {name}: {why}{end} {outcome}{} deletes it",
         target.access.command("stop --now", name)
-    )))
+    ))
 }
 
 /// The attempts to stop one MiniCluster.
@@ -173,7 +195,8 @@ impl Attempts<'_> {
             return Ok(None);
         }
         self.asked = Some(start);
-        match connect::answer(target, lead, &["stop"]).await {
+        // The agent's command does not wait for the end of the instance.
+        match connect::report(target, lead, &["stop"]).await {
             Ok((0, _)) => Ok(Some(Way::ShutDown)),
             Ok((code, output)) => {
                 let output = String::from_utf8_lossy(&output).trim().to_owned();
@@ -185,7 +208,7 @@ impl Attempts<'_> {
                 self.when_not_shut_down(&snapshot, lead, code).await
             }
             // Without the permission, no other attempt would succeed either.
-            Err(failure @ Failure::NoExec(_)) => Err(failure),
+            Err(failure @ (Failure::NoExec(_) | Failure::SilentAgent(_))) => Err(failure),
             Err(failure) => {
                 self.obstacle = failure.to_string();
                 Ok(None)
@@ -202,10 +225,11 @@ impl Attempts<'_> {
         code: u8,
     ) -> Result<Option<Way>, Failure> {
         // The agent prints its status even if the broker does not answer. Its exit code is then 1.
-        let answer = connect::report(self.target, lead, &["status", "--json"]).await;
-        let status: Option<Value> = answer
-            .ok()
-            .and_then(|(_, output)| serde_json::from_slice(&output).ok());
+        let answer = match connect::report(self.target, lead, &["status", "--json"]).await {
+            Err(failure @ Failure::SilentAgent(_)) => return Err(failure),
+            answer => answer.ok(),
+        };
+        let status: Option<Value> = answer.and_then(|(_, output)| serde_json::from_slice(&output).ok());
         let Some(status) = status else { return Ok(None) };
         if code != KILLED {
             // The lead has refused, so if it ends now, that is not because of this command.
@@ -228,14 +252,20 @@ impl Attempts<'_> {
         self.delete_unless_begun(snapshot, Some(lead)).await
     }
 
-    /// Deletes the MiniCluster, unless it was started before: its status and its logs would be lost. None: try again.
+    /// Deletes the MiniCluster, unless its program may have run: its status and its logs would be lost. None: try again.
     async fn delete_unless_begun(
         &mut self,
         snapshot: &Snapshot,
         lead: Option<&Pod>,
     ) -> Result<Option<Way>, Failure> {
-        if has_begun(snapshot, lead) {
-            self.obstacle = "it was started before, and its instance is not up again yet".to_owned();
+        if may_have_run(snapshot, lead) {
+            if snapshot.is_true(ConditionType::Suspended.name()) {
+                let why = "it is suspended, so nothing runs";
+                let outcome = "Nothing was deleted, since its program may have run before: ";
+                return Err(not_stopped(self.target, self.name, why, outcome));
+            }
+            self.obstacle =
+                "its program may have run before, and its instance is not up again yet".to_owned();
             return Ok(None);
         }
         if self.has_unreported_lead(snapshot).await? {
@@ -263,15 +293,35 @@ impl Attempts<'_> {
     }
 }
 
-/// Whether the MiniCluster was started before: it was restarted, or its lead has run and does not run now.
-fn has_begun(snapshot: &Snapshot, lead: Option<&Pod>) -> bool {
+/// Whether the program may have run in an earlier start: in an earlier Job, pod or container of the lead.
+fn may_have_run(snapshot: &Snapshot, lead: Option<&Pod>) -> bool {
     let status = snapshot.status();
-    let has_run = status
-        .and_then(|status| status.timeline.as_ref())
-        .is_some_and(|timeline| timeline.running.is_some());
-    status.is_some_and(|status| status.restart_count > 0)
-        || lead.is_some_and(observed::was_restarted)
-        || (has_run && lead.and_then(observed::started).is_none())
+    if status.is_some_and(may_have_run_before_restart) {
+        return true;
+    }
+    match lead {
+        // Of several ends of the container, only the last is known. But if the instance has been up, a program has run.
+        Some(lead) if observed::was_restarted(lead) => {
+            snapshot.has_been_up() || !observed::has_failed_before_program(lead)
+        }
+        Some(lead) if observed::started(lead).is_some() && !observed::replaces(lead) => false,
+        // An earlier pod of the lead may have run.
+        _ => status.is_some_and(previous_status::has_begun),
+    }
+}
+
+/// Whether the program may have run before one of the restarts that the status counts.
+fn may_have_run_before_restart(status: &MiniClusterStatus) -> bool {
+    let is_after_start =
+        |reason: &str| Reason::parse(reason).is_some_and(|reason| RESTARTED_AFTER_START.contains(&reason));
+    // The pod shows the restarts of its container. Nothing is known of those of earlier pods, or of restarts that the
+    // status does not list any more.
+    let shown = usize::try_from(status.container_restarts).unwrap_or(0) + status.restarts.len();
+    usize::try_from(status.restart_count).is_ok_and(|count| count > shown)
+        || status
+            .restarts
+            .iter()
+            .any(|restart| is_after_start(&restart.reason))
 }
 
 /// The MiniCluster. None: the one with this uid is gone, and another one may have the name now. Without a uid, it may
@@ -384,6 +434,8 @@ pub async fn patch(
 
 #[cfg(test)]
 mod tests {
+    use flux_shared::exit::Category;
+    use flux_shared::names::{INDEX_DISRUPTIONS, INDEX_FAILURES};
     use flux_shared::termination::{Ender, Termination};
 
     use super::*;
@@ -444,6 +496,13 @@ mod tests {
         (way, requests)
     }
 
+    /// `cluster("u")` with this status.
+    fn cluster_with(status: Value) -> Value {
+        let mut cluster = cluster("u");
+        cluster["status"] = status;
+        cluster
+    }
+
     fn count(requests: &[String], part: &str) -> usize {
         requests.iter().filter(|request| request.contains(part)).count()
     }
@@ -485,11 +544,31 @@ mod tests {
             shut_down: is_shut_down,
             ..Termination::new(Ender::Program, 143)
         };
+        lead_after(json!({ "exitCode": 143, "message": termination.encode() }))
+    }
+
+    /// A lead whose container has ended like this, and waits to be started again.
+    fn lead_after(end: Value) -> Value {
         let mut lead = lead("mc-0-x", "job");
         let status = &mut lead["status"]["containerStatuses"][0];
         status["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
-        status["lastState"] = json!({ "terminated": { "exitCode": 143, "message": termination.encode() } });
+        status["lastState"] = json!({ "terminated": end });
         lead
+    }
+
+    /// A lead whose container has ended with this termination for the third time, and waits to be started again.
+    fn failing_lead(termination: &Termination) -> Value {
+        let code = termination.code;
+        let mut lead = lead_after(json!({ "exitCode": code, "message": termination.encode() }));
+        lead["status"]["containerStatuses"][0]["restartCount"] = 2.into();
+        lead
+    }
+
+    fn agents_failure(category: Category) -> Termination {
+        Termination {
+            category: Some(category),
+            ..Termination::new(Ender::Agent, category.code())
+        }
     }
 
     /// With `restartPolicy: OnFailure`, the container of a program that was shut down waits to be started again.
@@ -502,25 +581,149 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stop_deletes_nothing_between_two_starts() {
-        let with_status = |status: Value| {
-            let mut cluster = cluster("u");
-            cluster["status"] = status;
-            cluster
-        };
-        let restarted = with_status(json!({ "phase": "Starting", "restartCount": 1 }));
+        let restarted = cluster_with(json!({ "phase": "Starting", "restartCount": 1 }));
+        let listed = json!([restart("NotStarted"), restart("LeadLost"), restart("NotStarted")]);
+        let lost = cluster_with(json!({ "restartCount": 3, "restarts": listed }));
         let running = json!({ "running": "2026-01-01T00:00:00Z" });
-        let without_lead = with_status(json!({ "jobUid": "job", "timeline": running }));
+        let without_lead = cluster_with(json!({ "jobUid": "job", "timeline": running }));
+        let ready = json!({ "ready": "2026-01-01T00:00:00Z" });
+        let was_up = cluster_with(json!({ "jobUid": "job", "timeline": ready }));
+        let after_program = Termination {
+            program_code: Some(0),
+            ..Termination::new(Ender::Snippet, 3)
+        };
         for (cluster, pods) in [
             (cluster("u"), vec![waiting_lead(false)]),
+            (cluster("u"), vec![failing_lead(&after_program)]),
+            (
+                cluster("u"),
+                vec![failing_lead(&agents_failure(Category::LeadLost))],
+            ),
+            (
+                cluster("u"),
+                vec![failing_lead(&agents_failure(Category::Internal))],
+            ),
+            // The kernel has killed it.
+            (
+                cluster("u"),
+                vec![lead_after(json!({ "exitCode": 137, "reason": "OOMKilled" }))],
+            ),
+            (
+                was_up,
+                vec![failing_lead(&agents_failure(Category::BrokerFailed))],
+            ),
             (restarted, vec![]),
+            (lost, vec![]),
             (without_lead, vec![]),
         ] {
             let (way, requests) = stopped_of(cluster, &pods, 500, 200, None).await;
             let failure = way.unwrap_err().to_string();
-            assert!(failure.contains("it was started before"), "{failure}");
+            assert!(failure.contains("its program may have run before"), "{failure}");
             assert!(failure.contains("stop --now mc -n other`"), "{failure}");
             assert_eq!(count(&requests, "DELETE"), 0, "{requests:?}");
         }
+    }
+
+    fn restart(reason: &str) -> Value {
+        json!({ "time": "", "reason": reason, "message": "" })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_deletes_what_was_restarted_before_its_program_ran() {
+        let running = json!({ "running": "2026-01-01T00:00:00Z" });
+        let started = cluster_with(json!({ "jobUid": "job", "timeline": running, "restartCount": 2,
+            "containerRestarts": 2 }));
+        let listed = json!([restart("NotStarted"), restart("CreateContainerError")]);
+        let replaced = cluster_with(json!({ "restartCount": 2, "restarts": listed }));
+        let not_run = json!({ "exitCode": 128, "reason": "StartError", "message": "no such directory" });
+        for (cluster, pods) in [
+            (
+                &started,
+                vec![failing_lead(&agents_failure(Category::ViewMissing))],
+            ),
+            (
+                &started,
+                vec![failing_lead(&agents_failure(Category::BrokerFailed))],
+            ),
+            (&started, vec![failing_lead(&Termination::new(Ender::Snippet, 3))]),
+            (&started, vec![lead_after(not_run)]),
+            (&replaced, vec![]),
+        ] {
+            let (way, requests) = stopped_of(cluster.clone(), &pods, 500, 200, None).await;
+            assert_eq!(way.unwrap(), Way::Deleted, "{pods:?}");
+            assert_eq!(count(&requests, "DELETE"), 1, "{requests:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_of_a_suspended_job_says_that_nothing_runs() {
+        for has_begun in [false, true] {
+            let restarts = if has_begun {
+                vec![restart("Suspended")]
+            } else {
+                vec![]
+            };
+            let suspended = json!({ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "",
+                "message": "" });
+            let cluster = cluster_with(
+                json!({ "jobUid": "job", "restartCount": restarts.len(), "restarts": restarts,
+                "conditions": [suspended] }),
+            );
+            let (way, requests) = stopped_of(cluster, &[], 500, 200, None).await;
+            if has_begun {
+                let failure = way.unwrap_err().to_string();
+                assert!(failure.contains("it is suspended, so nothing runs"), "{failure}");
+                assert!(
+                    failure.contains("stop --now mc -n other` deletes it"),
+                    "{failure}"
+                );
+                assert_eq!(
+                    count(&requests, "/pods?"),
+                    1,
+                    "it is not tried again: {requests:?}"
+                );
+            } else {
+                assert_eq!(way.unwrap(), Way::Deleted);
+            }
+            assert_eq!(
+                count(&requests, "DELETE"),
+                usize::from(!has_begun),
+                "{requests:?}"
+            );
+        }
+    }
+
+    /// As in a pod whose volume is stuck.
+    #[tokio::test(start_paused = true)]
+    async fn stop_ends_when_the_agent_does_not_answer() {
+        let (target, requests) = in_other(answering(|request| {
+            if request.contains("/exec") {
+                Answer::Never
+            } else if request.contains("/pods?") {
+                Answer::Json(200, json!({ "metadata": {}, "items": [lead("mc-0-x", "job")] }))
+            } else {
+                Answer::Json(200, cluster("u"))
+            }
+        }));
+        let stopping = tokio::time::timeout(Duration::from_secs(20), in_order(&target, "mc", None));
+        let failure = stopping
+            .await
+            .expect("it says something")
+            .unwrap_err()
+            .to_string();
+        let expected = "failed to stop mc: the lead's agent did not answer within 15 s; is a volume of the pod \
+                        stuck? It may shut down all the same. If not, ";
+        assert!(failure.starts_with(expected), "{failure}");
+        assert!(
+            failure.contains("stop --now mc -n other` deletes it"),
+            "{failure}"
+        );
+        let requests = requests.lock().unwrap();
+        assert_eq!(
+            (count(&requests, LEAD), count(&requests, "DELETE")),
+            (1, 0),
+            "{requests:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -544,6 +747,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn program_may_have_run_in_the_pod_that_the_lead_replaces() {
+        let running = json!({ "running": "2026-01-01T00:00:00Z" });
+        let started = cluster_with(json!({ "jobUid": "job", "timeline": running }));
+        let snapshot = Snapshot {
+            cluster: Some(serde_json::from_value(started).unwrap()),
+            ..Snapshot::default()
+        };
+        for (annotation, expected) in [
+            (INDEX_FAILURES.1, true),
+            (INDEX_DISRUPTIONS.1, true),
+            ("other", false),
+        ] {
+            let mut lead = lead("mc-0-x", "job");
+            lead["metadata"]["annotations"] = json!({ annotation: "1" });
+            let lead: Pod = serde_json::from_value(lead).unwrap();
+            assert_eq!(may_have_run(&snapshot, Some(&lead)), expected, "{annotation}");
+        }
+    }
+
     /// The first attempt finds that the container has ended, and the others that it waits to be started again.
     #[tokio::test(start_paused = true)]
     async fn stop_of_a_job_that_restarts_does_not_report_its_end() {
@@ -561,7 +784,7 @@ mod tests {
             Answer::Json(200, json!({ "metadata": {}, "items": [lead] }))
         });
         let failure = in_order(&target, "mc", None).await.unwrap_err().to_string();
-        assert!(failure.contains("it was started before"), "{failure}");
+        assert!(failure.contains("its program may have run before"), "{failure}");
     }
 
     #[tokio::test]

@@ -476,7 +476,7 @@ fn stop_spares_restarted_minicluster_that_waits_for_quorum() {
         let quorum = refusing(r#"{"status":1,"state":"quorum","snippet":null}"#);
         let output = stopped_by_owner(&fixture, quorum).await;
         assert!(
-            output.code == 1 && output.err.contains("it was started before"),
+            output.code == 1 && output.err.contains("its program may have run before"),
             "{output:?}"
         );
         operator.stop().await;
