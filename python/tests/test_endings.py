@@ -30,6 +30,7 @@ from flux_minicluster import (
     stop,
     target,
 )
+from flux_minicluster import program as program_module
 from flux_minicluster.observed import QUEUE_LABEL
 from flux_minicluster.screen import Silent
 from flux_minicluster.stop import Way
@@ -137,37 +138,146 @@ def test_refused_stop_is_no_shutdown_when_the_lead_restarts(api: FakeApi) -> Non
         cluster.stop()
 
 
-def wait_for_restart(api: FakeApi, is_shut_down: bool) -> None:
-    """The lead's container has ended, and waits to be started again."""
-    termination = {"version": 1, "by": "program", "code": 143, "shutDown": is_shut_down}
-    status = api.objects[("pods", "mc-0-x")]["status"]["containerStatuses"][0]
+def wait_for_restart(api: FakeApi, name: str = "mc", **termination: Any) -> None:
+    """The lead's container has ended with this termination, and waits to be started again."""
+    end = {"exitCode": 143, "message": json.dumps({"version": 1, "code": 143} | termination)}
+    status = api.objects[("pods", f"{name}-0-x")]["status"]["containerStatuses"][0]
     status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    status["lastState"] = {"terminated": {"exitCode": 143, "message": json.dumps(termination)}}
+    status["lastState"] = {"terminated": end}
 
 
 def test_second_stop_deletes_nothing_after_a_shutdown(api: FakeApi) -> None:
     cluster = running(api)
-    wait_for_restart(api, is_shut_down=True)
+    wait_for_restart(api, by="program", shutDown=True)
     assert cluster.stop() is Way.ENDING
 
 
-@pytest.mark.parametrize("where", ["backoff", "between Jobs", "lead lost", "quorum"])
+def restarts(*reasons: str) -> list[Object]:
+    return [{"time": "", "reason": reason, "message": ""} for reason in reasons]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "backoff",
+        "lost again",
+        "after program",
+        "was up",
+        "between Jobs",
+        "restarted",
+        "lead lost",
+        "replaced",
+        "quorum",
+    ],
+)
 def test_stop_deletes_nothing_between_two_starts(api: FakeApi, where: str) -> None:
     cluster = running(api)
+    never_up: Object = {"conditions": {}, "timeline": {}}
     if where == "backoff":
-        api.set_status("mc", conditions={}, timeline={})
-        wait_for_restart(api, is_shut_down=False)
+        api.set_status("mc", **never_up)
+        wait_for_restart(api, by="program")
+    elif where == "lost again":
+        api.set_status("mc", **never_up)
+        wait_for_restart(api, by="agent", category="lead-lost")
+    elif where == "after program":
+        api.set_status("mc", **never_up)
+        wait_for_restart(api, by="snippet", programCode=0)
+    elif where == "was up":
+        wait_for_restart(api, by="agent", category="broker-failed")
+    elif where == "restarted":
+        api.remove("pods", "mc-0-x")
+        listed = restarts("NotStarted", "LeadLost", "NotStarted")
+        api.set_status("mc", **never_up, jobUid=None, restartCount=3, restarts=listed)
     elif where == "between Jobs":
         api.remove("pods", "mc-0-x")
         api.set_status("mc", conditions={}, timeline={}, jobUid=None, restartCount=1)
+    elif where == "replaced":
+        api.set_status("mc", conditions={}, timeline={"running": "2026-01-01T00:00:00Z"})
+        annotations = {"batch.kubernetes.io/job-index-ignored-failure-count": "1"}
+        api.objects[("pods", "mc-0-x")]["metadata"]["annotations"] = annotations
+        api.programs |= {"stop": program(1), "status": program(1, {"state": None, "snippet": None})}
     elif where == "lead lost":
         api.remove("pods", "mc-0-x")
     else:
         api.restart_lead("mc")
         api.programs |= {"stop": program(1), "status": program(0, {"state": "quorum", "snippet": None})}
-    with pytest.raises(CallFailed, match="it was started before, and its instance is not up again"):
+    with pytest.raises(CallFailed, match="its program may have run before, and its instance is not up again"):
         cluster.stop()
     assert deletions(api) == []
+
+
+@pytest.mark.parametrize(
+    "termination", [{"by": "agent", "category": "view-missing"}, {"by": "snippet"}, {"reason": "StartError"}, None]
+)
+def test_stop_deletes_what_was_restarted_before_its_program_ran(api: FakeApi, termination: Object | None) -> None:
+    cluster = running(api)
+    if termination is None:
+        api.remove("pods", "mc-0-x")
+        listed = restarts("NotStarted", "CreateContainerError")
+        api.set_status("mc", conditions={}, timeline={}, jobUid=None, restartCount=2, restarts=listed)
+    else:
+        wait_for_restart(api, **termination)
+        status = api.objects[("pods", "mc-0-x")]["status"]["containerStatuses"][0]
+        status["restartCount"] = 2
+        if "reason" in termination:
+            status["lastState"]["terminated"] = {"exitCode": 128, "message": "no such directory", **termination}
+        started = {"running": "2026-01-01T00:00:00Z"}
+        api.set_status("mc", conditions={}, timeline=started, restartCount=2, containerRestarts=2)
+    assert cluster.stop() is Way.DELETED
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_stop_of_a_suspended_job_says_that_nothing_runs(api: FakeApi, has_begun: bool) -> None:
+    cluster = running(api)
+    api.remove("pods", "mc-0-x")
+    listed = restarts("Suspended") if has_begun else []
+    api.set_status("mc", conditions={"Suspended": "True"}, timeline={}, restartCount=len(listed), restarts=listed)
+    if not has_begun:
+        assert cluster.stop() is Way.DELETED
+        return
+    with pytest.raises(CallFailed, match=r"it is suspended, so nothing runs\nNothing was deleted.*`delete\(\)`"):
+        cluster.stop()
+    assert deletions(api) == []
+    assert len([path for method, path in api.requests if "/pods" in path]) == 1, "it is not tried again"
+
+
+async def never(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+    """As in a pod whose volume is stuck: nothing comes, until the client gives up."""
+    await socket.receive()
+    return 1
+
+
+def test_stop_ends_when_the_agent_does_not_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_module, "ANSWER_SECONDS", 0.2)
+    cluster = running(api)
+    api.programs["stop"] = never
+    with pytest.raises(CallFailed, match=r"not stopped: the lead's agent did not answer.*stuck.*\nIt may shut down"):
+        cluster.stop()
+    assert deletions(api) == []
+    assert len([path for method, path in api.requests if "/exec" in path]) == 1, "another one would hang, too"
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_cancelled_run_deletes_no_kept_job_between_two_starts(
+    api: FakeApi, caplog: pytest.LogCaptureFixture, is_kept: bool
+) -> None:
+    def live(cluster: Object) -> None:
+        api.start_job("mine")
+        api.set_status("mine", conditions={}, timeline={})
+        wait_for_restart(api, "mine", by="program")
+
+    api.on_create = live
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine", keep=is_kept))
+        await asyncio.sleep(0.7)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert names(api) == (["mine"] if is_kept else [])
+    assert ("mine is kept, and may still run" in caplog.text) is is_kept
 
 
 @pytest.mark.parametrize("created", ["2025-12-31T00:00:00Z", "2026-01-02T00:00:00Z"])

@@ -17,6 +17,11 @@ RUN_ANNOTATION = "flux-framework.org/run"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
+# How many earlier pods of its index a Job counts as failed, and as disrupted.
+_REPLACED_ANNOTATIONS = (
+    "batch.kubernetes.io/job-index-failure-count",
+    "batch.kubernetes.io/job-index-ignored-failure-count",
+)
 # Path of the agent in pods.
 AGENT = "/etc/flux-agent/bin/flux-agent"
 # How much longer than its grace period the deletion of a pod may take. Clocks may differ, too.
@@ -191,14 +196,41 @@ def _last_end(pod: Object) -> Object:
     return end
 
 
+def _termination(end: Object) -> Object:
+    """The agent's report of an end. Empty: there is none."""
+    try:
+        termination = json.loads((end.get("message") or "").split("\n")[0])
+    except ValueError:
+        return {}
+    return termination if isinstance(termination, dict) and termination.get("version") == 1 else {}
+
+
 def was_shut_down(pod: Object) -> bool:
     """Whether the runner's earlier start ended because somebody shut the instance down. It runs nothing again."""
-    last = _last_end(pod)
-    try:
-        termination = json.loads((last.get("message") or "").split("\n")[0])
-    except ValueError:
+    return _termination(_last_end(pod)).get("shutDown") is True
+
+
+def replaces(pod: Object) -> bool:
+    """Whether the Job created the pod as a replacement for an earlier pod of its index."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return any(annotations.get(it, "0") != "0" for it in _REPLACED_ANNOTATIONS)
+
+
+def has_failed_before_program(pod: Object) -> bool:
+    """Whether the runner's earlier start has failed before it ran the program.
+
+    The runtime could not start the container, or its agent reports that it, or a snippet, failed.
+    """
+    end = _last_end(pod)
+    if end.get("reason") in ("StartError", "ContainerCannotRun"):
+        return True
+    termination = _termination(end)
+    if termination.get("programCode") is not None:
         return False
-    return isinstance(termination, dict) and termination.get("shutDown") is True
+    if termination.get("by") == "agent":
+        # With these, the agent did not run the program again, or has a bug.
+        return termination.get("category") not in (None, "lead-lost", "internal")
+    return termination.get("by") == "snippet"
 
 
 def is_over(pod: Object, start: Start) -> bool:

@@ -15,7 +15,7 @@ from .observed import AGENT, is_running, latest_of, own_pods
 from .target import FAILURES, Target, words
 
 STDIN, STDOUT, STDERR, STATUS = range(4)
-# Time limit of `report`. The agent's own requests end earlier.
+# Time limit of `report`. The agent's own requests end earlier. What a command has begun in the pod goes on.
 ANSWER_SECONDS = 15.0
 # Most bytes of an answer. The pod's user can choose the program.
 MOST_ANSWER_BYTES = 16 << 20
@@ -77,7 +77,7 @@ async def answer(target: Target, pod: dict[str, Any], command: Sequence[str]) ->
 
 
 async def report(target: Target, lead: dict[str, Any], command: Sequence[str]) -> Answer:
-    """The answer to one of the agent's reports (`status`, `usage`).
+    """The answer of the lead's agent to a command that ends soon (`status`, `usage`, `stop`).
 
     It has a time limit: in a pod whose volume is stuck, no program ends.
     """

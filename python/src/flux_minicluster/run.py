@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import string
 from dataclasses import dataclass, field, replace
@@ -254,10 +255,18 @@ class Run:
             screen.say(f"{name}: {way.value}")
 
     async def _abandon(self, target: Target, cluster: dict[str, Any]) -> None:
-        """Nobody follows it any more: the job is shut down, as by Ctrl-C, and the operator deletes what is left."""
+        """Nobody follows it any more: the job is shut down, as by Ctrl-C, and the operator deletes what is left.
+
+        A job that cannot be shut down is deleted, unless it is kept.
+        """
         name, uid = cluster["metadata"]["name"], cluster["metadata"]["uid"]
-        if not self.is_kept:
-            await clean_up(target, name, uid, Silent())
+        if self.is_kept:
+            try:
+                await stop.in_order(target, name, uid)
+            except MiniClusterError as error:
+                logging.getLogger(__package__).warning("%s is kept, and may still run: %s", name, error)
+            return
+        await clean_up(target, name, uid, Silent())
         # The caller learns that it was cancelled, and nothing more can be done.
         with contextlib.suppress(MiniClusterError):
             await _shut_down(target, name, uid)

@@ -14,11 +14,13 @@ from .observed import (
     QUEUE_LABEL,
     Observed,
     Start,
+    has_failed_before_program,
     is_finished,
     is_over,
     is_running,
     latest_of,
     own_pods,
+    replaces,
     started,
     was_restarted,
     was_shut_down,
@@ -27,6 +29,8 @@ from .target import Refusals, Target, may_pass, words
 
 ATTEMPTS = 6
 PAUSE_SECONDS = 1.0
+# Reasons of restarts before which the program may have run. Before any other restart, the lead had not started.
+_RESTARTED_AFTER_START = ("LeadLost", "PodLost", "JobDeleted", "Suspended", "Requeued")
 # The snippet that runs after Flux has ended.
 _AFTER = "post"
 # Exit code of a program whose container ended meanwhile.
@@ -48,7 +52,7 @@ class Way(Enum):
 async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
     """Shuts the instance down, as `flux shutdown` does. If none has run yet, deletes the MiniCluster: nothing is lost.
 
-    Deletes nothing between two starts, while the steps after a job run, or if it is unknown what runs.
+    Deletes nothing if the program may have run before, while the steps after a job run, or if it is unknown what runs.
     """
     attempt = _Attempt(target, name, uid)
     refusals = Refusals()
@@ -59,6 +63,10 @@ async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
             way = await attempt.make()
         except NotFound:
             return Way.HAD_ENDED
+        except program.SilentAgent as error:
+            # Another program in this pod would hang, too. The end of the wait does not end the agent's command.
+            remedy = "It may shut down all the same. If not, `delete()` deletes it."
+            raise program.SilentAgent(f"not stopped: {error.message}", name=name, remedy=remedy) from error
         except CallFailed as error:
             # `at_once` has tried the deletion again itself, and it may have been carried out.
             if attempt.is_deleting and may_pass(error):
@@ -70,6 +78,8 @@ async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
             continue
         if way is not None:
             return way
+        if attempt.is_suspended:
+            break
     if attempt.has_ended:
         return Way.ENDING
     raise CallFailed(
@@ -85,6 +95,8 @@ class _Attempt:
         self.has_ended = False
         """The lead has ended, and the operator has not said so yet."""
         self.is_deleting = False
+        self.is_suspended = False
+        """Nothing runs, and the program may have run before."""
         self._target = target
         self._name = name
         self._uid = uid
@@ -116,7 +128,8 @@ class _Attempt:
         if self.has_ended:
             return None
         self._asked = start
-        answer = await program.answer(self._target, lead, ["stop"])
+        # The agent's command does not wait for the end of the instance.
+        answer = await program.report(self._target, lead, ["stop"])
         if answer.code == 0:
             return Way.SHUT_DOWN
         self.obstacle = answer.stderr.decode(errors="replace").strip() or f"the lead's agent ended with {answer.code}"
@@ -149,21 +162,41 @@ class _Attempt:
         return await self._delete_unless_begun(cluster, lead)
 
     async def _delete_unless_begun(self, cluster: dict[str, Any], lead: dict[str, Any] | None) -> Way | None:
-        """Deletes the MiniCluster, unless it was started before: its status and its logs would be lost."""
-        if _has_begun(cluster, lead):
-            self.obstacle = "it was started before, and its instance is not up again yet"
+        """Deletes the MiniCluster, unless its program may have run: its status and its logs would be lost."""
+        if _may_have_run(cluster, lead):
+            self.is_suspended = Observed(cluster).is_true("Suspended")
+            self.obstacle = (
+                "it is suspended, so nothing runs"
+                if self.is_suspended
+                else "its program may have run before, and its instance is not up again yet"
+            )
             return None
         self.is_deleting = True
         return await at_once(self._target, self._name, self._uid)
 
 
-def _has_begun(cluster: dict[str, Any], lead: dict[str, Any] | None) -> bool:
-    """Whether it was started before: it was restarted, or its lead has run and does not run now."""
+def _may_have_run(cluster: dict[str, Any], lead: dict[str, Any] | None) -> bool:
+    """Whether the program may have run in an earlier start: in an earlier Job, pod or container of the lead."""
     status = cluster.get("status") or {}
-    if status.get("restartCount") or (lead is not None and was_restarted(lead)):
+    if _may_have_run_before_restart(status):
         return True
-    has_run = bool((status.get("timeline") or {}).get("running"))
-    return has_run and (lead is None or started(lead) is None)
+    if lead is not None and was_restarted(lead):
+        # Of several ends of the container, only the last is known. But if the instance has been up, a program has run.
+        return Observed(cluster).has_been_up or not has_failed_before_program(lead)
+    if lead is not None and started(lead) is not None and not replaces(lead):
+        return False
+    # An earlier pod of the lead may have run.
+    return bool((status.get("timeline") or {}).get("running"))
+
+
+def _may_have_run_before_restart(status: dict[str, Any]) -> bool:
+    """Whether the program may have run before one of the restarts that the status counts."""
+    listed = status.get("restarts") or []
+    # The pod shows the restarts of its container. Nothing is known of those of earlier pods, or of restarts that the
+    # status does not list any more.
+    shown = status.get("containerRestarts", 0) + len(listed)
+    has_unknown = status.get("restartCount", 0) > shown
+    return has_unknown or any(it["reason"] in _RESTARTED_AFTER_START for it in listed)
 
 
 def _has_unreported_lead(cluster: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
