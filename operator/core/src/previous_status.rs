@@ -85,8 +85,8 @@ pub fn short(message: &str) -> String {
     cut_middle(message, MESSAGE_MAX)
 }
 
-/// The text, cut to `limit` characters. What is left out is in the middle: a refusal begins with the object's name, and may
-/// quote a whole pod template before its last words, which say what is wrong.
+/// The text, cut to `limit` characters. What is left out is in the middle: a refusal begins with the object's name, and
+/// may quote a whole pod template before its last words, which say what is wrong.
 pub fn cut_middle(text: &str, limit: usize) -> String {
     const GAP: &str = " … ";
     let length = text.chars().count();

@@ -18,8 +18,8 @@ pub enum DryRun {
     Refused(String),
 }
 
-/// The problem in an overlay, and the remedy. `answer` is about the object with the overlay. None also if a policy denies
-/// the object: any field of it may be the cause.
+/// The problem in an overlay, and the remedy. `answer` is about the object with the overlay. None also if a policy
+/// denies the object: any field of it may be the cause.
 pub fn problem(applied: &AppliedOverlay, answer: &DryRun) -> Option<Problem> {
     match answer {
         DryRun::Refused(words) if is_denial(words) => None,
@@ -39,7 +39,7 @@ pub fn problem(applied: &AppliedOverlay, answer: &DryRun) -> Option<Problem> {
     }
 }
 
-/// Whether a refusal is that of an admission webhook or a ValidatingAdmissionPolicy, not of the API server's own checks.
+/// Whether a refusal is that of an admission webhook or a ValidatingAdmissionPolicy, not of the API server itself.
 pub fn is_denial(words: &str) -> bool {
     let is_of_webhook = words.starts_with("admission webhook ") && words.contains("denied the request");
     let is_of_policy =

@@ -219,8 +219,8 @@ fn is_of_startup_probe(event: &Event) -> bool {
     message.starts_with("Startup probe ")
 }
 
-/// The newest of the events that `is_cause` accepts, if it is newer than `not_before`. Of its message only the first line
-/// is kept.
+/// The newest of the events that `is_cause` accepts, if it is newer than `not_before`. Of its message only the first
+/// line is kept.
 fn newest(events: Vec<Event>, not_before: Timestamp, is_cause: impl Fn(&Event) -> bool) -> Option<Trouble> {
     let (time, event) = events
         .into_iter()
