@@ -28,7 +28,9 @@ use crate::system::identity::Credentials;
 
 /// Reads the container that `file` describes.
 pub fn read(file: &Path) -> Result<LocalContainer, Failure> {
-    let text = fs::read_to_string(file).map_err(|error| failed("read", file, &error))?;
+    let text = fs::read_to_string(file).map_err(|error| {
+        Failure::internal(format!("failed to read {}: {}", file.display(), plain(&error)))
+    })?;
     serde_json::from_str(&text)
         .map_err(|error| Failure::internal(format!("failed to understand {}: {error}", file.display())))
 }
@@ -75,7 +77,12 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
         .envs(&container.environment)
         .current_dir(directory);
     let error = command.exec();
-    Err(failed("start in", directory, &error))
+    Err(failed_on_named_path(
+        "start in",
+        directory,
+        &error,
+        "create it, or leave workingDir out",
+    ))
 }
 
 /// Lays out the mount path, as the init containers do in a pod. Only for the container that runs Flux: the pod's
@@ -122,12 +129,12 @@ impl Root {
         }
         for (path, text) in &container.files {
             let to = self.at(path);
-            fs::write(&to, text).map_err(|error| failed("write", &to, &error))?;
+            fs::write(&to, text).map_err(|error| Failure::write("write", &to, &error))?;
         }
         let termination_log = self.at(TERMINATION_LOG);
         // The container may run as any user.
         fs::set_permissions(&termination_log, PermissionsExt::from_mode(0o666))
-            .map_err(|error| failed("open up", &termination_log, &error))?;
+            .map_err(|error| Failure::write("open up", &termination_log, &error))?;
         let mut binds: Vec<&Bind> = container.mounts.iter().collect();
         // Parents first: a later mount on a parent would hide the one in it.
         binds.sort_by_key(|bind| Path::new(&bind.to).components().count());
@@ -141,7 +148,7 @@ impl Root {
     /// Mounts each entry of a folder of the machine at its own path, except those that are set up separately.
     fn bind_entries(&self, folder: &Path, is_separate: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
         let to = self.at(&folder.to_string_lossy());
-        fs::create_dir_all(&to).map_err(|error| failed("create the folder", &to, &error))?;
+        fs::create_dir_all(&to).map_err(|error| Failure::write("create the folder", &to, &error))?;
         // The machine may lack the folder, or not let it be read.
         let Ok(entries) = fs::read_dir(folder) else {
             return Ok(());
@@ -169,12 +176,14 @@ impl Root {
         let to = self.at(path);
         fs::create_dir_all(&to)
             .and_then(|()| fs::set_permissions(&to, PermissionsExt::from_mode(mode)))
-            .map_err(|error| failed("create the folder", &to, &error))
+            .map_err(|error| Failure::write("create the folder", &to, &error))
     }
 
     fn bind(&self, bind: &Bind) -> Result<(), Failure> {
         let (from, to) = (Path::new(&bind.from), self.at(&bind.to));
-        let data = fs::metadata(from).map_err(|error| failed("find", from, &error))?;
+        let data = fs::metadata(from).map_err(|error| {
+            failed_on_named_path("find", from, &error, "create it, or leave the volume out")
+        })?;
         let parents = to.parent().map_or(Ok(()), fs::create_dir_all);
         parents
             .and_then(|()| {
@@ -255,6 +264,18 @@ fn maps_one_user() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     // The third field is the number of users.
     map.split_whitespace().nth(2) == Some("1")
+}
+
+/// The failure of `what` on `path`, which the MiniCluster names. `remedy`: what to do if this machine lacks the path.
+fn failed_on_named_path(what: &str, path: &Path, error: &io::Error, remedy: &str) -> Failure {
+    let failure = failed(what, path, error);
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Failure {
+            remedy: remedy.to_owned(),
+            ..failure
+        },
+        _ => failure,
+    }
 }
 
 /// Creates an empty folder or file to mount on.

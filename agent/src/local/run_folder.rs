@@ -64,8 +64,11 @@ impl RunFolder {
     pub fn take(self) -> Result<LockedRunFolder, Failure> {
         let failed = |error: io::Error| Failure::write("create the folder", &self.folder, &error);
         match DirBuilder::new().mode(0o700).create(&self.folder) {
-            Err(error)
-                if error.kind() == io::ErrorKind::AlreadyExists && self.is_private().map_err(failed)? => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !self.is_private().map_err(failed)? {
+                    return Err(self.not_private());
+                }
+            }
             made => made.map_err(failed)?,
         }
         let lock = OpenOptions::new()
@@ -98,6 +101,18 @@ impl RunFolder {
     fn is_private(&self) -> io::Result<bool> {
         let data = fs::symlink_metadata(&self.folder)?;
         Ok(data.is_dir() && data.uid() == nix::unistd::geteuid().as_raw() && data.mode() & 0o077 == 0)
+    }
+
+    fn not_private(&self) -> Failure {
+        let cause = format!(
+            "failed to use {}: it is not a folder that only you may enter",
+            self.folder.display()
+        );
+        Failure::new(
+            Category::WriteFailed,
+            cause,
+            "remove it, or set TMPDIR to another folder",
+        )
     }
 }
 
@@ -237,7 +252,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The failure of `what` (such as "mount") on `path`.
+/// The failure of `what` (such as "mount") on `path`, for which this user or the kernel lacks a right.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
     Failure::new(
@@ -245,4 +260,35 @@ pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
         cause,
         "run it as root, or on a kernel that lets users create namespaces",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn run_folder_that_others_may_enter_is_refused_with_a_remedy() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        make(&at("private"), 0o700).unwrap();
+        make(&at("open"), 0o755).unwrap();
+        write(&at("file"), "").unwrap();
+        symlink(at("private"), at("link")).unwrap();
+        for name in ["open", "file", "link"] {
+            let failure = RunFolder { folder: at(name) }.take().unwrap_err();
+            assert_eq!(
+                failure.sentences(),
+                format!(
+                    "failed to use {}: it is not a folder that only you may enter. \
+                     Remove it, or set TMPDIR to another folder.",
+                    at(name).display()
+                )
+            );
+        }
+        for name in ["private", "new"] {
+            RunFolder { folder: at(name) }.take().unwrap();
+        }
+    }
 }

@@ -330,6 +330,26 @@ fn containers_of_a_local_pod_share_its_empty_volumes() {
 }
 
 #[test]
+fn local_run_names_the_remedy_for_a_missing_path() {
+    let volume = "volumes: {data: {hostPath: /no/such/data, path: /data}}";
+    for (field, remedy) in [
+        (
+            volume,
+            "failed to find /no/such/data: no such file or directory. Create it, or leave the volume out.",
+        ),
+        (
+            "workingDir: /no/such/folder",
+            "failed to start in /no/such/folder: no such file or directory. Create it, or leave workingDir out.",
+        ),
+    ] {
+        let spec = format!("  size: 1\n  containers: [{{image: app, command: hostname, {field}}}]");
+        let ended = Laptop::new("lacks", &spec).run(&["env"], &[]);
+        let err = text(&ended.stderr);
+        assert!(err.contains(remedy), "{err}");
+    }
+}
+
+#[test]
 fn local_run_without_flux_names_the_option() {
     let laptop = Laptop::new("none", &job(1, "hostname"));
     let ended = Command::new(agent())
