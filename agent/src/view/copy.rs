@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
+use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -177,8 +178,7 @@ struct Copier<'a> {
 impl Copier<'_> {
     fn copy(&self, entry: &TreeEntry, buffer: &mut [u8]) -> Result<(), TreeError> {
         let name = entry.name.as_os_str();
-        let read_failed = |error: io::Error| reading(&self.from.join(name))(error);
-        let write_failed = |error: io::Error| writing(&self.to.join(name))(error);
+        let (read_failed, write_failed) = (self.reading(name), self.writing(name));
         let (mode, size, modified) = match &entry.kind {
             EntryKind::Directory { .. } => return Ok(()),
             EntryKind::Link { target } => {
@@ -199,52 +199,57 @@ impl Copier<'_> {
         // A large file is cloned if the file system can do this. Else it is copied: copy_file_range would take longer,
         // since it moves 64 KiB at a time.
         let is_cloned = size > buffer.len() as u64 && ioctl_ficlone(&copy, &source).is_ok();
-        let copied = if is_cloned {
-            Ok(())
-        } else {
-            self.copy_content(&mut source, &mut copy, size, buffer)
+        if !is_cloned {
+            self.copy_content(name, &mut source, &mut copy, size, buffer)?;
+        }
+        let times = Timestamps {
+            last_access: KEPT,
+            last_modification: modified,
         };
-        copied
-            .and_then(|()| {
-                Ok(futimens(
-                    &copy,
-                    &Timestamps {
-                        last_access: KEPT,
-                        last_modification: modified,
-                    },
-                )?)
-            })
-            .and_then(|()| {
-                // The mode is right already, unless the umask has removed a part of it or it has special bits.
-                if mode & 0o777 & !self.umask == mode {
-                    Ok(())
-                } else {
-                    copy.set_permissions(Permissions::from_mode(mode))
-                }
-            })
-            .map_err(write_failed)
+        futimens(&copy, &times).map_err(|error| write_failed(error.into()))?;
+        // The mode is right already, unless the umask has removed a part of it or it has special bits.
+        if mode & 0o777 & !self.umask != mode {
+            copy.set_permissions(Permissions::from_mode(mode))
+                .map_err(write_failed)?;
+        }
+        Ok(())
     }
 
+    /// Copies the content of a file of `size` bytes.
     fn copy_content(
         &self,
+        name: &OsStr,
         source: &mut File,
         copy: &mut File,
         size: u64,
         buffer: &mut [u8],
-    ) -> io::Result<()> {
+    ) -> Result<(), TreeError> {
+        let (read_failed, write_failed) = (self.reading(name), self.writing(name));
         let (mut remaining, mut unflushed) = (size, 0);
         while remaining > 0 {
-            let read = source.read(buffer)?;
-            let content = buffer.get(..read).filter(|content| !content.is_empty());
-            copy.write_all(content.ok_or(io::ErrorKind::UnexpectedEof)?)?;
+            let read = source.read(buffer).map_err(read_failed)?;
+            if read == 0 {
+                return Err(read_failed(io::ErrorKind::UnexpectedEof.into()));
+            }
+            copy.write_all(&buffer[..read]).map_err(write_failed)?;
             remaining = remaining.saturating_sub(read as u64);
             unflushed += read;
             if self.save_memory && (remaining == 0 || unflushed > PIECE) {
-                flush_and_drop_cache(copy)?;
+                flush_and_drop_cache(copy).map_err(write_failed)?;
                 unflushed = 0;
             }
         }
         Ok(())
+    }
+
+    /// Turns an error at reading the entry `name` into a `TreeError`.
+    fn reading(&self, name: &OsStr) -> impl Fn(io::Error) -> TreeError + Copy {
+        move |error| reading(&self.from.join(name))(error)
+    }
+
+    /// Turns an error at writing the entry `name` into a `TreeError`.
+    fn writing(&self, name: &OsStr) -> impl Fn(io::Error) -> TreeError + Copy {
+        move |error| writing(&self.to.join(name))(error)
     }
 }
 
@@ -298,5 +303,27 @@ mod tests {
         }
         remove(&from).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn copy_that_cannot_read_a_file_blames_the_source() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        let file = from.join("file");
+        let shorten = || fs::write(&file, "").unwrap();
+        // A folder can be opened, but not read.
+        let replace = || {
+            fs::remove_file(&file).unwrap();
+            fs::create_dir(&file).unwrap();
+        };
+        for damage in [&shorten as &dyn Fn(), &replace] {
+            fs::create_dir_all(&from).unwrap();
+            fs::write(&file, "text").unwrap();
+            let tree = Tree::list(&from).unwrap();
+            damage();
+            let error = copy_tree(&tree, &to, false, &Progress::new(0)).unwrap_err();
+            assert!(error.is_read_error && error.path == file, "{error:?}");
+            remove(&to).unwrap();
+        }
     }
 }
