@@ -89,7 +89,7 @@ pub struct EndedChild {
     pub at: Instant,
     /// The stop, if it came before the child's end.
     pub stopped: Option<Stop>,
-    /// Whether an order to end was passed on to the child before its end.
+    /// Whether an order to end was passed on to the child before its end. (One without a signal leaves it alone.)
     pub was_passed_on: bool,
     /// When it first wrote output, if its output is copied.
     pub first_output: Option<Instant>,
@@ -375,7 +375,7 @@ impl Supervisor {
                 },
                 () = until(stopping.deadline) => stopping.handle_deadline(self.kill_deadline(), &child, terms, policy),
                 useful = answer(&mut stopping.asked) => stopping.handle_answer(useful, &child, terms),
-                order = policy.reason(child.pid, held), if !stopping.was_passed_on => {
+                order = policy.reason(child.pid, held), if stopping.passed_on.is_none() => {
                     stopping.pass_on(order, self.kill_deadline(), &child, terms, policy);
                 }
             }
@@ -396,7 +396,7 @@ impl Supervisor {
             end,
             at,
             stopped: stopping.stop,
-            was_passed_on: stopping.was_passed_on,
+            was_passed_on: stopping.passed_on.is_some_and(|signal| signal != 0),
             first_output,
         })
     }
@@ -434,7 +434,7 @@ impl Supervisor {
             SecondStop::IsIgnored => {}
             SecondStop::Kills if self.is_duplicate_stop() => {}
             // The policy holds the first stop back: the second one ends the hold.
-            _ if !stopping.was_passed_on => {
+            _ if stopping.passed_on.is_none() => {
                 stopping.pass_on(Order::signal(signal), self.kill_deadline(), child, terms, policy);
             }
             SecondStop::Kills => {
@@ -479,8 +479,9 @@ impl Supervisor {
 struct Stopping {
     /// The stop, once this child is being stopped for it.
     stop: Option<Stop>,
-    /// Whether an order to end was passed on to the child.
-    was_passed_on: bool,
+    /// The signal of the order that was passed on to the child, if one was. 0: the child is left alone until the
+    /// deadline.
+    passed_on: Option<i32>,
     /// Whether the child was suspended (SIGTSTP, SIGSTOP), and the agent has not continued it.
     is_suspended: bool,
     /// Until the order is passed on: the end of the policy's hold ([`AtStop::Hold`]). After that: when remaining
@@ -532,7 +533,7 @@ impl Stopping {
         terms: Terms,
         policy: &mut dyn Policy,
     ) {
-        self.was_passed_on = true;
+        self.passed_on = Some(order.signal);
         let bounds = [kill_at, order.within.map(|within| Instant::now() + within)];
         self.deadline = bounds.into_iter().flatten().min();
         match policy.in_place_of_signal() {
@@ -561,7 +562,7 @@ impl Stopping {
         terms: Terms,
         policy: &mut dyn Policy,
     ) {
-        if !self.was_passed_on {
+        if self.passed_on.is_none() {
             let order = policy.at_hold_timeout(child.pid);
             return self.pass_on(order, kill_at, child, terms, policy);
         }

@@ -278,6 +278,34 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
     });
 }
 
+/// Sends no signal, since the program ends by itself.
+struct LeavesAlone;
+
+impl Policy for LeavesAlone {
+    fn at_stop(&mut self, _: i32) -> AtStop {
+        AtStop::PassOn(Order::signal(0))
+    }
+}
+
+#[test]
+fn order_without_a_signal_counts_as_not_passed_on() {
+    let test = "supervise::tests::order_without_a_signal_counts_as_not_passed_on";
+    alone(test, |folder| {
+        stop_after(folder.join("alone"));
+        let source = "touch alone; sleep 0.3";
+        let ended = supervise(
+            folder,
+            source,
+            terms(DEADLINE, SecondStop::Kills),
+            &mut LeavesAlone,
+        );
+        assert_eq!(
+            (ended.end, ended.stopped.is_some(), ended.was_passed_on),
+            (ChildEnd::Exited(0), true, false)
+        );
+    });
+}
+
 /// A failed start is tried again, so the program must not run.
 #[test]
 fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
