@@ -259,10 +259,10 @@ impl Executor<'_> {
                 );
                 Ok(Some(0))
             }
-            Interrupted::Done(Err(LeadAbsent::Silent(missing))) => Err(unreachable_parent(
-                &lead.as_ref().unwrap_or(parent).host,
-                &missing,
-            )),
+            Interrupted::Done(Err(LeadAbsent::Silent(missing))) => Err(match lead {
+                Some(lead) => unreachable("lead", &lead.host, &missing),
+                None => unreachable_parent(&parent.host, &missing),
+            }),
         }
     }
 
@@ -456,18 +456,23 @@ fn kept_failing(failures: u32, code: u8) -> Failure {
     )
 }
 
-/// The failure of a wait for a parent or lead that does not answer. `host`: its name or address.
+/// The failure of a wait for a parent that does not answer. `host`: its name or address.
 pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
+    unreachable("parent", host, missing)
+}
+
+/// The failure of a wait for a broker that does not answer. `relation`: what it is to this one.
+fn unreachable(relation: &str, host: &str, missing: &Missing) -> Failure {
     let remedy = match missing {
         Missing::Name(_) if missing.is_name_gone() => {
-            "does the lead's pod run, and does the headless Service exist?"
+            "does its pod run, and does the headless Service exist?"
         }
         Missing::Name(_) => "does the cluster's DNS run, and does /etc/resolv.conf name it?",
         Missing::Route { .. } => "look for a network policy or a firewall between the pods",
-        Missing::Port(_) => "see the lead's log",
+        Missing::Port(_) => "see its log",
     };
     let cause = format!(
-        "failed to reach the parent broker {}: {missing}",
+        "failed to reach the {relation} broker {}: {missing}",
         // Without the trailing dot of an absolute DNS name.
         host.trim_end_matches('.')
     );
@@ -555,6 +560,15 @@ mod tests {
             AfterBroker::Done(REPLACE),
             "all pods stop, except the lead"
         );
+    }
+
+    #[test]
+    fn unreachable_broker_is_named_as_parent_or_lead() {
+        let missing = Missing::Port(([10, 9, 0, 1], 8050).into());
+        let parent = unreachable_parent("mc-0.flux.", &missing).cause;
+        let lead = unreachable("lead", "mc-0.flux.", &missing).cause;
+        assert!(parent.starts_with("failed to reach the parent broker mc-0.flux: "));
+        assert!(lead.starts_with("failed to reach the lead broker mc-0.flux: "));
     }
 
     fn broker(host: &str, port: u16) -> ParentProbe {
