@@ -379,12 +379,19 @@ fn numa_nodes(facts: &Facts, numa: Numa) -> (Level, String) {
 }
 
 fn shared_memory(bytes: Option<u64>, tasks: u32) -> (Level, String) {
-    let advice = "MPI programs need more. Mount an emptyDir with medium Memory at /dev/shm";
+    let remedy = "Mount an emptyDir with medium Memory at /dev/shm";
     match bytes {
-        None => (Warn, format!("there is no /dev/shm: {advice}")),
-        Some(bytes) if bytes <= SMALL_SHARED_MEMORY => {
-            (Warn, format!("{} MiB in /dev/shm: {advice}", bytes >> 20))
-        }
+        None => (
+            Warn,
+            format!("there is no /dev/shm: MPI programs need it. {remedy}"),
+        ),
+        Some(bytes) if bytes <= SMALL_SHARED_MEMORY => (
+            Warn,
+            format!(
+                "{} MiB in /dev/shm: MPI programs need more. {remedy}",
+                bytes >> 20
+            ),
+        ),
         Some(bytes) if bytes < u64::from(tasks) * SHARED_MEMORY_OF_TASK => {
             let wanted = u64::from(tasks) * (SHARED_MEMORY_OF_TASK >> 20);
             (

@@ -423,13 +423,15 @@ fn job(job: &Value) -> Option<String> {
         return Some(format!("{id}{nodes} failed ({kind}): {note}"));
     }
     let state = job["state"].as_u64()?;
-    let why = job["annotations"]["sched"]["reason_pending"].as_str();
-    let default_reason = if state == DEPEND {
-        "for its dependencies"
-    } else {
-        "for nodes that are up, free and not drained"
+    if state & WAITING == 0 {
+        return None;
+    }
+    let why = match job["annotations"]["sched"]["reason_pending"].as_str() {
+        Some(reason) => format!(": {reason}"),
+        None if state == DEPEND => " for its dependencies".to_owned(),
+        None => " for nodes that are up, free and not drained".to_owned(),
     };
-    (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(default_reason)))
+    Some(format!("{id}{nodes} waits{why}"))
 }
 
 /// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. Written by hand: base58 crates encode bytes, with

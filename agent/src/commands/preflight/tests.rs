@@ -107,7 +107,12 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Warn, "gpus", "one slice per pod", |f| f.mig_parts = 2);
     only(Warn, "mpi", "IPC_LOCK", |f| f.memory_lock = Some(8 << 20));
     only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));
-    only(Warn, "shm", "emptyDir", |f| f.shared_memory = None);
+    only(
+        Warn,
+        "shm",
+        "there is no /dev/shm: MPI programs need it. Mount an emptyDir",
+        |f| f.shared_memory = None,
+    );
     only(Warn, "huge", "hugepages-2Mi", |f| f.huge_pages[0].limit = Some(0));
     let remedy = "of 64 KiB, this container may use none: programs that map them are killed by SIGBUS. \
                   Set limits.hugepages-64Ki";

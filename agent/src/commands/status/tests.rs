@@ -273,7 +273,7 @@ fn status_explains_drained_nodes_and_unstarted_jobs() {
         "3 running, 2 waiting, 7 ended",
         "ƒgiskvs (5 nodes) failed (alloc): unsatisfiable",
         "ƒ1 (3 nodes) waits for nodes that are up, free and not drained",
-        "ƒ2 waits insufficient resources",
+        "ƒ2 waits: insufficient resources",
     ] {
         assert!(text.contains(want), "{want}\n{text}");
     }
