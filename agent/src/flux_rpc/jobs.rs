@@ -34,13 +34,18 @@ const ENDED_FOR_LOST_NODE: Duration = Duration::from_secs(300);
 
 /// Cancels jobs that wait, and sends SIGTERM to those that run. False: no job runs, or the broker does not answer.
 pub async fn stop(broker: &Broker) -> bool {
+    cancel_waiting(broker, "the pod is to stop").await;
+    signal(broker, libc::SIGTERM).await
+}
+
+/// Cancels the jobs that wait. `note`: why.
+pub async fn cancel_waiting(broker: &Broker, note: &str) {
     // User -1: the jobs of all users. Severity 0: the exception ends the job (RFC 21).
     let cancel = format!(
-        r#"{{"dry_run":false,"userid":-1,"states":{WAITING},"severity":0,"type":"cancel","note":"the pod is to stop"}}"#
+        r#"{{"dry_run":false,"userid":-1,"states":{WAITING},"severity":0,"type":"cancel","note":"{note}"}}"#
     );
-    // If the broker does not know this message, waiting jobs are not cancelled here.
+    // If the broker does not know this message, waiting jobs are not cancelled.
     let _ = broker.ask(ANY, "job-manager.raiseall", &cancel).await;
-    signal(broker, libc::SIGTERM).await
 }
 
 /// Kills the jobs that run. False: no job runs, or the broker does not answer.

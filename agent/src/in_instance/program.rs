@@ -29,6 +29,12 @@ pub struct ProgramArgs {
     /// The program only waits for jobs: on a stop, stop the jobs
     #[arg(long)]
     jobs: bool,
+    /// If the program fails, it runs again in the same state of Flux: cancel the jobs that wait
+    #[arg(long)]
+    retried: bool,
+    /// After a stop, keep the jobs that wait, which the archive then has
+    #[arg(long)]
+    archived: bool,
     /// Remove this variable from the program's environment
     #[arg(long, value_name = "NAME")]
     without: Vec<OsString>,
@@ -97,6 +103,14 @@ fn run_with(args: &ProgramArgs, broker: Option<Broker>) -> Result<u8, Failure> {
             }
             _ => false,
         };
+        // They would run beside those of the next attempt. Flux itself cancels the jobs that run.
+        if let Some(broker) = &broker
+            && code != 0
+            && args.retried
+            && !(was_stopped && args.archived)
+        {
+            jobs::cancel_waiting(broker, "the program failed, and is retried").await;
+        }
         note_end(&args.result, code, node_failure, || runner.stop_code().is_some());
         Ok(code)
     }))
@@ -174,6 +188,8 @@ mod tests {
                     result: result.clone(),
                     within: 60.0,
                     jobs: false,
+                    retried: false,
+                    archived: false,
                     without: Vec::new(),
                     given_back: Vec::new(),
                     command: ["sh", "-c", &script].map(OsString::from).into(),

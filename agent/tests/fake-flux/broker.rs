@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::book::{Book, join, members};
 use super::configuration::{Broker, read};
-use super::{archive, message, remote, resources};
+use super::{archive, message, remote, resources, waiting};
 
 const GOODBYE: &str = "goodbye\n";
 /// Prefix of a message that a follower forwards to the lead. The topic, a blank and the payload follow.
@@ -147,9 +147,14 @@ impl Broker {
         let restored = self
             .attributes
             .get("content.restore")
-            .map_or(Ok(String::new()), |path| archive::restore(path));
+            .map_or(Ok(String::new()), |path| {
+                archive::restore(path).map(|state| waiting::restore(self.statedir(), &state))
+            });
         let (code, state) = match restored {
-            Ok(state) => (self.lead(sender, events), Some(state + "start\n")),
+            Ok(state) => (
+                self.lead(sender, events),
+                Some(state + "start\n" + &waiting::lines(self.statedir())),
+            ),
             Err(why) => {
                 eprintln!("flux-broker: rc1: restore: {why}");
                 (1, None)
@@ -272,6 +277,10 @@ impl Broker {
             let _ = stream.write_all(GOODBYE.as_bytes());
         }
         code
+    }
+
+    fn statedir(&self) -> &str {
+        self.attributes.get("statedir").map_or("", String::as_str)
     }
 
     fn has_program(&self) -> bool {
@@ -441,6 +450,10 @@ impl Broker {
             "resource.sched-status" => {
                 let allocated = book.tasks.values().copied().collect();
                 resources::status(self.hosts.len(), |rank| book.takes_jobs(rank), &allocated)
+            }
+            "job-manager.raiseall" => {
+                waiting::cancel(self.statedir(), given["states"].as_u64().unwrap_or_default());
+                "{}".to_owned()
             }
             // Fixed answers: one job runs, and none is listed.
             "job-list.job-stats" => "{\"job_states\":{\"run\":1}}".to_owned(),

@@ -11,7 +11,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 
-use super::{broker, remote};
+use super::{broker, remote, waiting};
 
 /// Options whose value is the next word.
 const WITH_VALUE: [&str; 14] = [
@@ -23,6 +23,8 @@ struct Request<'a> {
     nodes: usize,
     tasks: usize,
     watch: bool,
+    /// Whether the job has a begin time.
+    is_delayed: bool,
     output: Option<&'a str>,
     name: Option<&'a str>,
     affinity: Option<&'a str>,
@@ -31,13 +33,14 @@ struct Request<'a> {
 }
 
 fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
-    let (mut nodes, mut tasks, mut watch, mut at) = (1, None, false, 0);
+    let (mut nodes, mut tasks, mut watch, mut is_delayed, mut at) = (1, None, false, false, 0);
     let (mut output, mut name, mut affinity, mut environment) = (None, None, None, Vec::new());
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
         if let Some(count) = word.strip_prefix("-n").and_then(|count| count.parse().ok()) {
             tasks = Some(count);
         }
         watch |= *word == "--watch";
+        is_delayed |= word.starts_with("--begin-time=");
         output = word.strip_prefix("--output=").or(output);
         name = word.strip_prefix("--job-name=").or(name);
         environment.extend(word.strip_prefix("--env=").and_then(|set| set.split_once('=')));
@@ -63,6 +66,7 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         nodes,
         tasks: tasks.unwrap_or(nodes),
         watch,
+        is_delayed,
         output,
         name,
         affinity,
@@ -163,6 +167,9 @@ pub fn submit(words: &[&str], is_run: bool) -> u8 {
         eprintln!("flux-submit: ERROR: job command and arguments are missing");
         return 1;
     };
+    if request.is_delayed {
+        return waiting::submit(request.command);
+    }
     let code = run_tasks(&request, program, arguments, is_run);
     let (Some(name), Some(file)) = (request.name, failed_file()) else {
         return code;

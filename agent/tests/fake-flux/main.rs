@@ -24,6 +24,7 @@ mod jobs;
 mod message;
 mod remote;
 mod resources;
+mod waiting;
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         ["queue", "idle"] | ["jobs", ..] | ["module", ..] => 0,
         ["R", "encode", rest @ ..] => resources::encode(rest).map_or(1, |r| say(&r)),
         ["resource", "list", "-no", form] => resources::list(form).map_or(1, |line| say(&line)),
+        ["queue", "drain"] => waiting::drain(),
         ["queue", "list", ..] => broker::ask("queues").map_or(1, |answer| say(&answer)),
         ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("fake: {}", words.join(" "))),
         other => {

@@ -12,8 +12,8 @@ use flux_shared::termination::{Ender, Termination};
 use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::instance::{images, start, submit};
 use crate::live::{
-    Network, Running, Solo, children_of, eventually, gate, in_parallel, run_words, send, state_of,
-    termination_of,
+    Network, Running, Solo, children_of, eventually, forget_starts, gate, in_parallel, run_words, send,
+    state_of, termination_of,
 };
 
 /// A script that adds a line to `/tmp/starts` at each start, on any node.
@@ -427,6 +427,62 @@ fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
             assert!(termination_of(&images[0]).shut_down, "{snippets}");
         }
     }
+}
+
+const STATE: &str = "archive = '/state/archive.tgz'\n";
+
+/// A lead whose launcher submits a job at its first start, which waits, and then does `end`. At its second start, it
+/// waits for all jobs.
+fn with_waiting_job(fields: &str, end: &str) -> Vec<Image> {
+    let script = counted(&format!(
+        "if [ -e /tmp/again ]; then flux queue drain; exit; fi; echo >/tmp/again
+         flux submit --begin-time=+8s sh -c 'echo >>/tmp/jobs'; echo up; {end}"
+    ));
+    let program = submit(&script).replace("'submit'", "'launcher'");
+    let images = images(&format!("{fields}{program}"), 1);
+    fs::create_dir(images[0].at("/state")).unwrap();
+    images
+}
+
+/// Starts the lead of [`with_waiting_job`] again. Returns whether the job has run.
+fn has_waiting_job_run(images: &[Image], network: &Network) -> bool {
+    let again = pod(images, 0, network).end();
+    assert_eq!((again.code, starts(images)), (0, 2), "{}", again.stderr);
+    gate(&images[0], "jobs").exists()
+}
+
+#[test]
+fn waiting_jobs_of_a_failed_attempt_do_not_run_in_a_retry() {
+    in_parallel(["", STATE].into_iter(), |archive| {
+        let images = with_waiting_job(&format!("{archive}{ON_FAILURE}"), "exit 3");
+        let network = Network::new();
+        assert_eq!(pod(&images, 0, &network).end().code, 3);
+        assert!(!has_waiting_job_run(&images, &network), "{archive}");
+    });
+}
+
+/// With an archive, a stop may be a suspension. Without one, only this pod can find the jobs again.
+#[test]
+fn waiting_jobs_of_a_stopped_attempt_stay_only_in_an_archive() {
+    in_parallel(["", STATE].into_iter(), |archive| {
+        let fields = format!("{archive}{ON_FAILURE}");
+        let images = with_waiting_job(&fields, "while :; do sleep 0.05; done");
+        let network = Network::new();
+        let lead = pod(&images, 0, &network);
+        lead.wait_for_output("up\n");
+        lead.signal(15);
+        assert_eq!(lead.end().code, 143);
+        assert_eq!(has_waiting_job_run(&images, &network), !archive.is_empty());
+    });
+}
+
+#[test]
+fn waiting_jobs_in_the_archive_of_a_failure_run_at_a_later_start() {
+    let images = with_waiting_job(STATE, "exit 3");
+    let network = Network::new();
+    assert_eq!(pod(&images, 0, &network).end().code, 3);
+    forget_starts(&images[0]);
+    assert!(has_waiting_job_run(&images, &network));
 }
 
 /// A container may also be stopped alone: by a probe that fails, or with its node, which then starts it again.

@@ -48,16 +48,20 @@ fn check_of_earlier_starts(resolved: &Resolved, has_program: bool) -> Option<Ste
     if !has_program {
         return None;
     }
-    let restarts = match resolved.spec.restart_policy {
-        RestartPolicy::Never => 0,
-        // None: no limit is known, and the kubelet sets none.
-        RestartPolicy::OnFailure => resolved.facts.restarts_left.unwrap_or(u32::MAX),
-    };
     Some(Step::CheckEarlierStarts {
         record: resolved.paths.starts(),
         result: resolved.paths.program_result(),
-        restarts,
+        restarts: restarts_of_container(resolved),
     })
+}
+
+/// How often a restart of the container may run the program again.
+fn restarts_of_container(resolved: &Resolved) -> u32 {
+    match resolved.spec.restart_policy {
+        RestartPolicy::Never => 0,
+        // None: no limit is known, and the kubelet sets none.
+        RestartPolicy::OnFailure => resolved.facts.restarts_left.unwrap_or(u32::MAX),
+    }
 }
 
 /// The command line of the lead's broker.
@@ -194,7 +198,8 @@ fn result_file(resolved: &Resolved) -> Step {
 }
 
 /// The words before the program. `flux-agent program` records how the program ended. At a stop, it sends SIGTERM to the
-/// program or, with `--jobs`, to the jobs instead, and gives them `--within` seconds.
+/// program or, with `--jobs`, to the jobs instead, and gives them `--within` seconds. If the program fails and is
+/// `--retried`, it cancels the jobs that wait; after a stop only if they are not `--archived`.
 fn wrapper(resolved: &Resolved) -> Vec<String> {
     let mut words = vec![
         resolved.paths.agent(),
@@ -209,6 +214,12 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
         Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
     };
     words.extend(waits_for_jobs.then(|| "--jobs".into()));
+    // A restarted container has the state of its earlier start. In an instance that stays up for people, the jobs that
+    // wait are theirs.
+    if resolved.spec.runner.program.is_from_user() && restarts_of_container(resolved) > 0 {
+        words.push("--retried".into());
+        words.extend(resolved.spec.archive.is_some().then(|| "--archived".into()));
+    }
     words.extend(python::kept_from_program(resolved));
     words.extend(node_network::kept_from_program(resolved));
     words.extend(search_paths::given_to_program(resolved));

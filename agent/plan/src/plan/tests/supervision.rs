@@ -242,6 +242,33 @@ fn launch_program_is_the_command_line_without_agent_words() {
 }
 
 #[test]
+fn jobs_of_a_failed_program_are_cancelled_only_before_a_retry() {
+    let cancels = |text: &str, restarts_left: Option<u32>| {
+        let facts = Facts {
+            restarts_left,
+            ..facts(0)
+        };
+        let argv = launch(&run(&spec(text), &facts)).argv.clone();
+        ["--retried", "--archived"].map(|word| argv.contains(&Word::literal(word)))
+    };
+    let archive = "archive = '/state/a.tgz'\n";
+    let on_failure = "restart_policy = 'OnFailure'\n";
+    let retried = format!("{on_failure}{PROGRAM}");
+    assert_eq!(cancels(&format!("{archive}{PROGRAM}"), Some(5)), [false, false]);
+    for left in [None, Some(1)] {
+        assert_eq!(cancels(&retried, left), [true, false]);
+        assert_eq!(cancels(&format!("{archive}{retried}"), left), [true, true]);
+    }
+    assert_eq!(cancels(&format!("{archive}{retried}"), Some(0)), [false, false]);
+    // People submit the jobs of this instance.
+    let persistent = "[runner.program]\nmode = 'persistent'\n[runner.restful]\nport = 5000\n";
+    assert_eq!(
+        cancels(&format!("{on_failure}{persistent}"), None),
+        [false, false]
+    );
+}
+
+#[test]
 fn as_flux_runs_this_agent_with_its_spec_file() {
     let as_flux = |facts: &Facts| shells("", facts).map(|shell| shell.as_flux);
     assert_eq!(as_flux(&facts(0)), ["/etc/flux-agent/bin/flux-agent as-flux"; 2]);
