@@ -292,12 +292,7 @@ fn archive_is_unchanged_when_its_volume_is_full() {
             room * 4
         );
         let ended = run(&[container]).remove(0);
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (0, "archive.tgz\n"),
-            "{room} pages: {}",
-            ended.stderr
-        );
+        ended.expect(0, "archive.tgz\n", &format!("{room} pages"));
         assert!(ended.stderr.contains("was not saved"), "{room}: {}", ended.stderr);
     }
 }
@@ -313,12 +308,7 @@ fn failed_restore_never_overwrites_the_archive() {
         let image = image_of("echo job", "");
         fs::write(image.at(ARCHIVE), bad).unwrap();
         let ended = run(&[lead(&image, "")]).remove(0);
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (broker_failed(), ""),
-            "{}",
-            ended.stderr
-        );
+        ended.expect(broker_failed(), "", "");
         assert!(
             not_saved(&image)
                 .unwrap()

@@ -253,13 +253,9 @@ fn container<'a>(case: &Case, name: &str, index: u32, image: &'a Image, command:
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     container.environment.extend(own);
-    container
-        .environment
-        .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+    container.set("JOB_COMPLETION_INDEX", &index.to_string());
     if case.node.is_some() {
-        container
-            .environment
-            .insert(POD_ADDRESS.0.into(), format!("{}{}", image::V4, index + 1));
+        container.set(POD_ADDRESS.0, &format!("{}{}", image::V4, index + 1));
     }
     container
 }

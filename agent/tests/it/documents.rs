@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::image::{Container, Image, V4, fake_flux, real_flux, run};
 use crate::instance::{images, start, submit};
-use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, run_words};
+use crate::live::{Network, Running, eventually, forget_starts, open, pod_image, run_words};
 
 /// A pod's image with its own Flux instead of a view.
 fn with_own_flux(spec: &str) -> Image {
@@ -264,9 +264,7 @@ fn two_clusters_of_one_hostlist_form_one_instance() {
             (rank.to_string(), list[12..list.len() - 2].to_owned())
         );
     }
-    images
-        .iter()
-        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    open(&images, "go");
     assert_eq!(pods.remove(0).end().code, 0);
 }
 
@@ -282,12 +280,7 @@ fn archive_brings_jobs_of_the_first_instance_to_the_second() {
     );
     fs::create_dir(image.at("/state")).unwrap();
     let first = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
-    assert_eq!(
-        (first.code, first.stdout.as_str()),
-        (0, "saved words\n"),
-        "{}",
-        first.stderr
-    );
+    first.expect(0, "saved words\n", "");
     assert!(fs::metadata(image.at("/state/archive.tgz")).unwrap().len() > 0);
 
     let script = "flux jobs -a -n -o '{id} {name} {status}'; flux job attach $(flux jobs -a -n -o '{id}')";

@@ -190,9 +190,7 @@ fn panic_leaves_a_termination_message() {
     let command = run_words(&[]);
     let mut container = Container::new(&image, "mc-0", &command);
     // Only a debug build of the agent panics by this variable.
-    container
-        .environment
-        .insert("FLUX_AGENT_PANIC".into(), "1".into());
+    container.set("FLUX_AGENT_PANIC", "1");
     let ended = run(&[container]).remove(0);
     let termination = termination_of(&image);
     assert_eq!(
@@ -251,12 +249,7 @@ fn broker_start_is_retried_while_process_limit_is_reached() {
     });
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     killer.join().unwrap();
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (7, "job\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(7, "job\n", "");
     assert!(ended.stderr.contains("retrying for up to"), "{}", ended.stderr);
     assert_eq!(termination_of(&image).by, Ender::Program);
 }

@@ -48,18 +48,9 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
     let image = pod_image(SPEC, 1);
     let words = run_words(&["--grace-period", "77", "--restarts-left", "3", "--lead-gone", "9"]);
     let mut container = Container::new(&image, "mc-0", &words);
-    container
-        .environment
-        .insert("FLUX_OPTION_FLAGS".into(), "-opmi=none".into());
-    container
-        .environment
-        .insert("FLUX_AGENT_INDEX_FAILURES".into(), "0".into());
-    container
-        .environment
-        .insert("DB_PASSWORD".into(), "hunter2".into());
-    container
-        .environment
-        .insert("FAKE_FLUX_RECORD".into(), "/record/flux".into());
+    container.set("FLUX_OPTION_FLAGS", "-opmi=none");
+    container.set("FLUX_AGENT_INDEX_FAILURES", "0");
+    container.set("DB_PASSWORD", "hunter2");
     let running = Running::pod(&container, &Network::new());
     let argv = started(&running, &image);
 

@@ -126,12 +126,7 @@ fn job_user_cannot_write_to_descriptors_that_the_shell_inherits() {
                    exec $drop /usr/bin/bash-of-image \"$@\"\n";
     image.file("/usr/bin/bash", 0o755, wrapper);
     let ended = image::run(&[container(&image, &[AGENT, "run"])]).remove(0);
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "/proc/self/\ntried\njob\npost\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(0, "/proc/self/\ntried\njob\npost\n", "");
     assert!(
         !image.at("/record/ran").exists(),
         "root ran what a job user wrote"
@@ -318,11 +313,7 @@ fn commands_fail_when_root_cannot_become_the_flux_user() {
             .map(str::to_owned)
             .into();
         let ended = image::run(&[container]).remove(0);
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (244, ""),
-            "{command:?}: {ended:?}"
-        );
+        ended.expect(244, "", &format!("{command:?}"));
         let expected = "the container lacks the capability SETUID or SETGID";
         assert!(
             ended.stderr.contains(expected)
@@ -350,11 +341,7 @@ fn tmpdir_is_a_folder_that_flux_user_may_write_to() {
         let mut container = container(&image, &[AGENT, "run"]);
         container.groups = vec![INSTALLER];
         let ended = image::run(&[container]).remove(0);
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (0, tmpdir),
-            "{owner:?} {mode:o}: {ended:?}"
-        );
+        ended.expect(0, tmpdir, &format!("{owner:?} {mode:o}"));
     }
 }
 

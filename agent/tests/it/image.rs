@@ -257,12 +257,7 @@ impl Image {
         let image = Image::empty();
         image.view();
         for program in ["bash", "dash", "env", "sleep", "echo", "id", "true", "hostname"] {
-            let real = ["/usr/bin", "/bin"]
-                .iter()
-                .map(|folder| Path::new(folder).join(program))
-                .find(|at| at.exists());
-            let real = real.unwrap_or_else(|| panic!("{program} is needed here"));
-            image.program(&real, &format!("/usr/bin/{program}"));
+            image.program(&host_program(program), &format!("/usr/bin/{program}"));
         }
         symlink("dash", image.at("/usr/bin/sh")).unwrap();
         symlink("usr/bin", image.at("/bin")).unwrap();
@@ -369,12 +364,8 @@ impl Image {
     /// Adds programs of this host to /usr/bin.
     pub fn with_programs(&self, names: &[&str]) {
         for name in names {
-            let real = ["/usr/bin", "/bin", "/usr/sbin"].map(|folder| Path::new(folder).join(name));
-            let real = real
-                .iter()
-                .find(|path| path.exists())
-                .unwrap_or_else(|| panic!("{name} is needed here"));
-            self.program(&fs::canonicalize(real).unwrap(), &format!("/usr/bin/{name}"));
+            let real = fs::canonicalize(host_program(name)).unwrap();
+            self.program(&real, &format!("/usr/bin/{name}"));
         }
     }
 
@@ -399,6 +390,15 @@ impl Image {
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
     }
+}
+
+/// The path of a program of this host.
+pub fn host_program(name: &str) -> PathBuf {
+    ["/usr/bin", "/bin", "/usr/sbin"]
+        .map(|folder| Path::new(folder).join(name))
+        .into_iter()
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("{name} is needed here"))
 }
 
 /// The libraries of a program. ldd runs only once for each program.
@@ -464,14 +464,28 @@ impl Container<'_> {
             until: None,
         }
     }
+
+    /// Sets an environment variable.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.insert(name.into(), value.into());
+    }
 }
 
-/// How a container ended.
+/// How a container or an agent ended, with an exit code as in a shell.
 #[derive(Debug)]
 pub struct Ended {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
+}
+
+impl Ended {
+    /// Checks the exit code and the whole standard output. `case` begins the message.
+    #[track_caller]
+    pub fn expect(&self, code: i32, stdout: &str, case: &str) {
+        let got = (self.code, self.stdout.as_str());
+        assert_eq!(got, (code, stdout), "{case}: {}", self.stderr);
+    }
 }
 
 fn quoted(words: &[String]) -> String {

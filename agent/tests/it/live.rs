@@ -12,15 +12,7 @@ use nix::sys::signal::Signal::SIGKILL;
 pub use test_support::waiting::eventually;
 use test_support::waiting::{DEADLINE, within};
 
-use crate::image::{Container, Image, V4, agent, enter, fake_flux, folder};
-
-/// How the agent ended, with an exit code as in a shell.
-#[derive(Debug)]
-pub struct Ended {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
-}
+use crate::image::{Container, Ended, Image, V4, agent, enter, fake_flux, folder, host_program};
 
 /// A running agent, perhaps inside of wrappers. It is killed with all its processes when this is dropped.
 pub struct Running {
@@ -333,12 +325,8 @@ impl Solo {
     /// Adds programs of this host to the PATH. With [`Solo::run`], it has no others.
     pub fn with(self, programs: &[&str]) -> Solo {
         for name in programs {
-            let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
-            let real = real
-                .iter()
-                .find(|path| path.exists())
-                .unwrap_or_else(|| panic!("{name} is needed here"));
-            std::os::unix::fs::symlink(real, self.folder.path().join("bin").join(name)).unwrap();
+            std::os::unix::fs::symlink(host_program(name), self.folder.path().join("bin").join(name))
+                .unwrap();
         }
         self
     }
@@ -444,6 +432,13 @@ pub fn text_of(path: &Path) -> String {
 /// A path in an image. Tests create or check the file while the pod runs.
 pub fn gate(image: &Image, name: &str) -> PathBuf {
     image.at("/tmp").join(name)
+}
+
+/// Creates this gate in all images.
+pub fn open(images: &[Image], name: &str) {
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, name), "").unwrap());
 }
 
 /// Does `work` for each of `all`, four at a time.

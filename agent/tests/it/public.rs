@@ -44,9 +44,7 @@ impl Pods {
     pub fn run(&self) -> Vec<Ended> {
         let containers = self.images.iter().enumerate().map(|(index, image)| {
             let mut container = Container::new(image, &format!("{}-{index}", self.name), &[AGENT, "run"]);
-            container
-                .environment
-                .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+            container.set("JOB_COMPLETION_INDEX", &index.to_string());
             container
         });
         run(&containers.collect::<Vec<_>>())
@@ -202,11 +200,7 @@ fn unusable_r_fails_with_remedy_if_strict_else_is_ignored() {
             termination.message
         );
         let (ended, _) = run(false);
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (0, "ran\n"),
-            "{line}: {ended:?}"
-        );
+        ended.expect(0, "ran\n", line);
         assert!(ended.stderr.contains(why), "{}", ended.stderr);
     }
 }
@@ -348,9 +342,7 @@ fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
         );
         let image = &pods.images[usize::from(index == "1")];
         let mut container = Container::new(image, &format!("mc-{index}"), &run_words(&[]));
-        container
-            .environment
-            .insert("JOB_COMPLETION_INDEX".into(), index.into());
+        container.set("JOB_COMPLETION_INDEX", index);
         let pod = Running::pod(&container, &Network::new());
         eventually("its snippet has run", || {
             pod.stdout().contains("before").then_some(())
@@ -394,9 +386,7 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
         let mut container = Container::new(image, "mc-0", &run_words(&[]));
         let flux = real_flux().map_or("/usr/bin/flux".into(), |flux| flux.display().to_string());
         let folder = flux.trim_end_matches("/flux").to_owned();
-        container
-            .environment
-            .insert("PATH".into(), format!("{folder}:{}", crate::image::PATH));
+        container.set("PATH", &format!("{folder}:{}", crate::image::PATH));
         let lead = Running::pod(&container, &Network::new());
         let size_via_proxy = |words: &[&str]| {
             let ask = [

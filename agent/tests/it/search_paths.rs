@@ -29,9 +29,7 @@ fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {
         image.file("/user/lib.so", 0o755, "no library");
         let own = OWN.map(|(name, value)| (name.to_owned(), value.to_owned()));
         container.environment.extend(own);
-        container
-            .environment
-            .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+        container.set("JOB_COMPLETION_INDEX", &index.to_string());
         container
     };
     images.iter().enumerate().map(pod).collect()

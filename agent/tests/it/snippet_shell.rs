@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::image::{self, AGENT, Container, Image};
-use crate::live::{Ended, Network, Running, Solo, eventually, gate, run_words, send, termination_of};
+use crate::image::{self, AGENT, Container, Ended, Image};
+use crate::live::{Network, Running, Solo, eventually, gate, run_words, send, termination_of};
 
 const BASH: &[&str] = &["sh", "bash", "sleep", "cat", "ls", "touch"];
 const DASH: &[&str] = &["sh", "sleep", "cat", "ls", "touch"];
@@ -19,12 +19,7 @@ fn tmout_of_a_snippet_does_not_end_the_shell_of_post() {
     for line in ["TMOUT=1", "readonly TMOUT=1", "export TMOUT=1; sleep 300 &"] {
         let snippets = format!("pre = 'f() {{ echo f; }}; {line}'\npost = 'f; echo post ran'");
         let ended = run(BASH, &snippets, "sleep 3; echo job done");
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (0, "job done\nf\npost ran\n"),
-            "{line}: {}",
-            ended.stderr
-        );
+        ended.expect(0, "job done\nf\npost ran\n", line);
     }
 }
 
@@ -37,12 +32,7 @@ fn tmout_of_the_container_does_not_end_the_shell_of_post() {
     let mut container = Container::new(&image, "mc-0", &run_words(&[]));
     container.environment.insert("TMOUT".into(), "1".into());
     let ended = image::run(&[container]).remove(0);
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "pre ran\njob done\npost ran\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(0, "pre ran\njob done\npost ran\n", "");
 }
 
 /// With a background process that would hold its pipes open, and without one.
@@ -62,13 +52,7 @@ fn shell_that_is_killed_during_the_job_is_replaced_for_post() {
                 &snippets,
                 &format!("kill -9 $(cat {pid}); sleep 0.3; echo job done"),
             );
-            let want = "job done\npost sees kept 300 0027\n";
-            assert_eq!(
-                (ended.code, ended.stdout.as_str()),
-                (0, want),
-                "{background}: {}",
-                ended.stderr
-            );
+            ended.expect(0, "job done\npost sees kept 300 0027\n", background);
             let expected = "was ended by signal 9 while no snippet ran: post runs in a new one";
             assert!(ended.stderr.contains(expected), "{}", ended.stderr);
         }
@@ -85,12 +69,7 @@ fn exported_function_is_the_one_of_the_last_snippet() {
     // Another shell would drop the functions.
     solo.edit(|spec| spec.replace("'sh', '-c'", "'bash', '-c'"));
     let ended = solo.run(&[]);
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "two\nkept\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(0, "two\nkept\n", "");
     assert!(ended.stderr.contains("g: command not found"), "{}", ended.stderr);
 }
 
@@ -163,13 +142,7 @@ fn users_environment_does_not_break_the_driver() {
         for line in lines {
             let snippets = format!("init = '''{line}'''\npre = 'echo pre ran'\npost = 'echo post ran'");
             let ended = run(programs, &snippets, "echo job done");
-            let want = "pre ran\njob done\npost ran\n";
-            assert_eq!(
-                (ended.code, ended.stdout.as_str()),
-                (0, want),
-                "{line}: {}",
-                ended.stderr
-            );
+            ended.expect(0, "pre ran\njob done\npost ran\n", line);
         }
     }
 }
@@ -186,13 +159,7 @@ fn shell_whose_builtins_are_replaced_runs_no_snippet_twice() {
         let snippets =
             format!("init = '''echo init ran; {line}'''\npre = 'echo pre ran'\npost = 'echo post ran'");
         let ended = run(BASH, &snippets, "echo job done");
-        let want = "init ran\npre ran\njob done\npost ran\n";
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (0, want),
-            "{line}: {}",
-            ended.stderr
-        );
+        ended.expect(0, "init ran\npre ran\njob done\npost ran\n", line);
         assert!(
             ended.stderr.contains(" runs in a new one"),
             "{line}: {}",
@@ -223,13 +190,7 @@ fn break_and_continue_of_a_snippet_do_not_reach_the_driver() {
         ] {
             let snippets = format!("pre = '{line} || :; echo pre ran'\npost = '{line} || :; echo post ran'");
             let ended = run(programs, &snippets, "echo job done");
-            let want = "pre ran\njob done\npost ran\n";
-            assert_eq!(
-                (ended.code, ended.stdout.as_str()),
-                (0, want),
-                "{line}: {}",
-                ended.stderr
-            );
+            ended.expect(0, "pre ran\njob done\npost ran\n", line);
         }
     }
 }
@@ -256,12 +217,7 @@ fn return_exec_and_exit_in_a_snippet_act_as_in_a_script() {
                 &format!("pre = '{line}'\npost = 'echo post ran'"),
                 "echo job done",
             );
-            assert_eq!(
-                (ended.code, ended.stdout.as_str()),
-                (code, stdout),
-                "{line}: {}",
-                ended.stderr
-            );
+            ended.expect(code, stdout, line);
         }
     }
 }
@@ -293,12 +249,7 @@ fn assert_exempt_ends_succeed(strict: bool, pre_begin: &str) {
             let ended = Solo::new(&top, &snippets, "echo job done")
                 .with(programs)
                 .run(&[]);
-            assert_eq!(
-                (ended.code, ended.stdout.as_str()),
-                (0, "job done\n"),
-                "{line}: {}",
-                ended.stderr
-            );
+            ended.expect(0, "job done\n", line);
         }
     }
 }
@@ -349,12 +300,7 @@ fn strict_snippet_fails_when_errexit_applies_to_last_command() {
             ("if :; then", 2),
         ] {
             let ended = run(programs, &format!("pre = '{line}'"), "echo job done");
-            assert_eq!(
-                (ended.code, ended.stdout.as_str()),
-                (code, ""),
-                "{line}: {}",
-                ended.stderr
-            );
+            ended.expect(code, "", line);
         }
     }
 }
@@ -365,12 +311,7 @@ fn variables_of_the_shell_itself_reach_the_next_snippet() {
         let snippets =
             "init = 'cd /usr; cd /'\npre = 'echo $PWD $OLDPWD; cd - >/dev/null'\npost = 'echo $PWD $OLDPWD'";
         let ended = run(programs, snippets, "echo job in $(pwd)");
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (0, "/ /usr\njob in /usr\n/usr /\n"),
-            "{}",
-            ended.stderr
-        );
+        ended.expect(0, "/ /usr\njob in /usr\n/usr /\n", "");
     }
 }
 
@@ -389,16 +330,9 @@ fn bash_env_is_sourced_and_named_when_it_ends_the_shell() {
         crate::live::forget_starts(&image);
         image.file("/etc/bash.env", 0o644, text);
         let mut container = Container::new(&image, "mc-0", &run_words(&[]));
-        container
-            .environment
-            .insert("BASH_ENV".into(), "/etc/bash.env".into());
+        container.set("BASH_ENV", "/etc/bash.env");
         let ended = image::run(&[container]).remove(0);
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (code, stdout),
-            "{}",
-            ended.stderr
-        );
+        ended.expect(code, stdout, "");
         assert_eq!(
             ended.stderr.contains("does the file that BASH_ENV names end it?"),
             code != 0,
@@ -428,12 +362,7 @@ fn shell_that_may_not_look_at_the_agent_runs_snippets_as_well() {
     let mut container = Container::new(&image, "mc-0", &run_words(&[]));
     container.ids = (4321, 4321);
     let ended = image::run(&[container]).remove(0);
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "/proc/self/\njob\npost 1\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(0, "/proc/self/\njob\npost 1\n", "");
 }
 
 #[test]
@@ -524,12 +453,7 @@ fn post_shell_start_is_retried_when_process_limit_is_reached() {
     let (_image, pod) = pod_without_processes(4323, &network);
     allow_processes(4323, &pod, 1000);
     let ended = pod.end();
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "pre ran\npost ran\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(0, "pre ran\npost ran\n", "");
 }
 
 #[test]
@@ -538,12 +462,7 @@ fn stop_keeps_job_result_when_post_shell_cannot_start() {
     let (image, pod) = pod_without_processes(4324, &network);
     pod.signal(15);
     let ended = pod.end();
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "pre ran\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(0, "pre ran\n", "");
     let termination = termination_of(&image);
     assert_eq!(termination.program_code, Some(0), "{termination:?}");
     assert!(

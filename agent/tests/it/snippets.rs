@@ -5,7 +5,7 @@ use flux_shared::timeline::PodTimeline;
 
 use crate::image::{self, AGENT, Container, Image};
 use crate::instance::{images, start, submit};
-use crate::live::{Network, Solo, gate, termination_of};
+use crate::live::{Network, Solo, open, termination_of};
 
 fn shells() -> [&'static str; 2] {
     ["bash", "sh"]
@@ -39,12 +39,7 @@ two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
         let solo = Solo::new("", side, command).with(programs);
         let ended = solo.run(&[]);
         let want = "f sees 1\n/tmp\n0027\n333\nf sees 2\nit's \"quoted\" /root\ntwo lines|x|unset|0027|333|/tmp\nf sees 2\npost x\n";
-        assert_eq!(
-            (ended.code, ended.stdout.as_str()),
-            (0, want),
-            "{shell}: {}",
-            ended.stderr
-        );
+        ended.expect(0, want, shell);
         let record = solo.record();
         let environment = record["environment"].as_object().unwrap();
         // `Solo` sets this variable.
@@ -286,9 +281,7 @@ fn exit_trap_of_follower_runs_after_its_broker() {
     let mut pods = start(&images, &Network::new(), &[]);
     pods[0].wait_for_output("job\n");
     assert_eq!(pods[1].stdout(), "");
-    images
-        .iter()
-        .for_each(|image| std::fs::write(gate(image, "go"), "").unwrap());
+    open(&images, "go");
     assert_eq!(pods.remove(0).end().stdout, "job\ntrapped\n");
     assert_eq!(pods.remove(0).end().stdout, "trapped\n");
 }

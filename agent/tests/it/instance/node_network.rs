@@ -4,7 +4,7 @@ use flux_shared::names::POD_ADDRESS;
 
 use super::submit;
 use crate::image::{AGENT, Container, Image, V4, real_flux};
-use crate::live::{Network, Running, eventually, gate, pod_image, run_words, termination_of};
+use crate::live::{Network, Running, eventually, open, pod_image, run_words, termination_of};
 
 const NODE: &str = "node-7";
 const SPEC: &str = "[network]\nhost_network = true\n";
@@ -66,9 +66,7 @@ fn brokers_join_by_index_and_jobs_see_the_node_name() {
         );
         assert!(!judged.contains("FAIL parent"), "{judged}");
     }
-    images
-        .iter()
-        .for_each(|image| std::fs::write(gate(image, "go"), "").unwrap());
+    open(&images, "go");
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
     assert_eq!(
         ended.iter().map(|pod| pod.code).collect::<Vec<_>>(),

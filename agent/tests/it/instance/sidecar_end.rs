@@ -39,12 +39,7 @@ fn sidecar_reports_after_flux_has_ended() {
     });
     fs::write(gate(&image, "report"), "").unwrap();
     let ended = beside.end();
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "collecting\nREPORT complete\nposted\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(0, "collecting\nREPORT complete\nposted\n", "");
 }
 
 #[test]
@@ -114,10 +109,5 @@ fn exit_trap_of_a_sidecar_without_a_command_runs_at_its_end() {
     assert_eq!(beside.stdout(), "ready\n");
     beside.signal(15);
     let ended = beside.end();
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "ready\ntrapped\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.expect(0, "ready\ntrapped\n", "");
 }

@@ -3,7 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 
 use super::*;
-use crate::live::{Ended, children_of, program_of};
+use crate::image::Ended;
+use crate::live::{children_of, program_of};
 
 pub(super) const HANGING: &str = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done";
 
@@ -289,9 +290,7 @@ fn leaving_node_is_drained_and_takes_jobs_again_on_return() {
         follower.stderr()
     );
     assert!(!pods[0].stdout().contains("ended"), "{}", pods[0].stdout());
-    images
-        .iter()
-        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    open(&images, "go");
     let ended = follower.end();
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert!(
@@ -327,9 +326,7 @@ fn follower_stopped_before_lead_ends_with_the_job() {
     pods[0].signal(15);
     pods[1].wait_for_output("the lead is being stopped as well");
     for name in ["go", "end"] {
-        images
-            .iter()
-            .for_each(|image| fs::write(gate(image, name), "").unwrap());
+        open(&images, name);
     }
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
     assert_eq!(ended[1].code, 0, "{}", ended[1].stderr);
@@ -356,9 +353,7 @@ fn follower_whose_broker_somebody_else_stops_is_restarted() {
     eventually("it is up again", || {
         (status(&pods[1])["state"] == "run").then_some(())
     });
-    images
-        .iter()
-        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    open(&images, "go");
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
     assert_eq!(codes, [0, 0]);
 }

@@ -17,12 +17,6 @@ fn images_of_a_tree() -> Vec<Image> {
     images(&format!("quorum = 1\n{program}[flux]\ntopology = 'kary:2'\n"), 4)
 }
 
-fn open(images: &[Image], name: &str) {
-    images
-        .iter()
-        .for_each(|image| fs::write(gate(image, name), "").unwrap());
-}
-
 fn wait_until_all_up(lead: &Running) {
     eventually("all nodes are up", || {
         (1..4).all(|rank| node_state(lead, rank) == "up").then_some(())

@@ -185,9 +185,7 @@ fn check(name: &str, spec: &AgentSpec) -> Result<(), String> {
     let pods: Vec<Image> = (0..spec.size).map(|_| image(spec)).collect();
     let containers = pods.iter().enumerate().map(|(index, image)| {
         let mut container = Container::new(image, &format!("{}-{index}", spec.name), &[AGENT, "run"]);
-        container
-            .environment
-            .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+        container.set("JOB_COMPLETION_INDEX", &index.to_string());
         container
     });
     let ended: Vec<Ended> = run(&containers.collect::<Vec<_>>());

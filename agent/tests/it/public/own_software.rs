@@ -107,9 +107,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
         let mut container = Container::new(image, "mc-0", &[&[AGENT], words].concat());
         container.ids = (uid, uid);
         container.before = mounts;
-        container
-            .environment
-            .insert("JOB_COMPLETION_INDEX".into(), "0".into());
+        container.set("JOB_COMPLETION_INDEX", "0");
         let ended = run(&[container]).remove(0);
         let is_runner = words == ["run"];
         assert!(is_runner || ended.code == 0, "{words:?}: {ended:?}");
