@@ -65,7 +65,8 @@ pub const RESTARTS_LEFT: &str = "--restarts-left";
 pub const GRACE_PERIOD: &str = "--grace-period";
 /// Kubernetes' default of terminationGracePeriodSeconds.
 pub const DEFAULT_GRACE_PERIOD: u64 = 30;
-/// The longest termination grace period that a MiniCluster can have, in seconds.
+/// The longest termination grace period that a MiniCluster can have, in seconds: 68 years, which the kubelet can still
+/// count in nanoseconds (64 bits).
 pub const LONGEST_GRACE_PERIOD: u64 = i32::MAX as u64;
 /// The pod's fsGroup by which a container may read Secrets that Flux's user may not read. The agent does not pass this
 /// group on to Flux's user. It is neither a usual group of an image nor larger than 65535, the largest id in a pod with

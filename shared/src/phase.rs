@@ -17,7 +17,7 @@ pub enum Phase {
     Suspended,
     Completed,
     Failed,
-    /// It is being deleted.
+    /// The MiniCluster is being deleted.
     Terminating,
 }
 

@@ -230,8 +230,8 @@ pub struct Snippets {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sidecar {
-    /// It declares ports: a server, which ends as soon as Flux has ended. Others have up to 10 s to end by
-    /// themselves.
+    /// The sidecar declares ports: a server, which ends as soon as Flux has ended. Others have up to 10 s to end
+    /// by themselves.
     #[serde(default, skip_serializing_if = "is_false")]
     pub serves: bool,
     /// Wait for the broker's socket before the command.

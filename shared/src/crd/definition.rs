@@ -17,7 +17,7 @@ use super::{bounds, unchanged, v1alpha1, v1alpha2};
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
 /// Description of `status.jobid` in v1alpha2.
-const JOBID_DESCRIPTION: &str = "Unused; accepted because clients of the Go operator send it.";
+pub(super) const JOBID_DESCRIPTION: &str = "Unused; accepted because clients of the Go operator send it.";
 
 /// Why the definition could not be generated. This is always a bug, which the tests would find.
 #[derive(Debug, thiserror::Error)]

@@ -59,7 +59,7 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "spec.pod.automountServiceAccountToken",
         "Mount the token of the ServiceAccount. Default: true.",
     ),
-    ("status.jobid", "Always empty; kept for clients of 2023."),
+    ("status.jobid", super::definition::JOBID_DESCRIPTION),
 ];
 
 /// Descriptions that differ from v1alpha2, by path, of containers and of services.
