@@ -469,7 +469,7 @@ fn unreachable(relation: &str, host: &str, missing: &Missing) -> Failure {
         }
         Missing::Name(_) => "does the cluster's DNS run, and does /etc/resolv.conf name it?",
         Missing::Route { .. } => "look for a network policy or a firewall between the pods",
-        Missing::Port(_) => "see its log",
+        Missing::Port(_) => "see the log of its pod",
     };
     let cause = format!(
         "failed to reach the {relation} broker {}: {missing}",

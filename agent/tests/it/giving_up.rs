@@ -101,7 +101,7 @@ fn a_view_that_is_missing() {
 #[test]
 fn follower_gives_up_when_lead_misses_parent_deadline() {
     let image = pod_image("", 2);
-    let words = ["mc-0.flux-service", "refuses", "8050", "See the lead's log"];
+    let words = ["mc-0.flux-service", "refuses", "8050", "See the log of its pod"];
     gives_up(
         &image,
         "mc-1",
