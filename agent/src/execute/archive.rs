@@ -135,10 +135,9 @@ impl Executor<'_> {
             }
             Some(why) => {
                 let _ = self.as_archive_owner(|| remove(&dump));
-                tracing::error!(
-                    stage = "archive",
-                    "the archive {to} was not saved and is unchanged: {why}"
-                );
+                let existed = self.restore.is_some();
+                let kept = if existed { " and is unchanged" } else { "" };
+                tracing::error!(stage = "archive", "the archive {to} was not saved{kept}: {why}");
                 self.ending.archive_not_saved = Some(why);
             }
         }

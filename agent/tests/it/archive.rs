@@ -234,6 +234,14 @@ fn archive_and_exit_code_survive_broker_killed_during_dump() {
 }
 
 #[test]
+fn unsaved_archive_is_not_called_unchanged_if_there_was_none() {
+    let image = image_of("exit 0", "");
+    let ended = run(&[lead(&image, "writes=6 die=1")]).remove(0);
+    let line = format!("the archive {ARCHIVE} was not saved: the broker was ended by signal 9");
+    assert!(ended.stderr.contains(&line), "{}", ended.stderr);
+}
+
+#[test]
 fn archive_survives_pod_killed_during_dump() {
     for writes in 0..=5_usize {
         let (image, old) = with_archive("exit 0");
