@@ -109,12 +109,17 @@ async fn talk(mut stream: TcpStream, metrics: &InstanceMetrics) -> io::Result<()
     let response = loop {
         let count = stream.read(&mut chunk).await?;
         head.extend_from_slice(&chunk[..count]);
-        match answer::parse_request(&head) {
-            Some(Ok(request)) => break request.respond(&metrics.cluster, metrics.now().await.as_ref()),
-            Some(Err(refusal)) => break refusal,
-            None if count == 0 => return Ok(()),
-            None if head.len() > MAX_HEAD => break Response::too_long(),
-            None => {}
+        if answer::is_complete(&head) {
+            break match answer::parse_request(&head) {
+                Ok(request) => request.respond(&metrics.cluster, metrics.now().await.as_ref()),
+                Err(refusal) => refusal,
+            };
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        if head.len() > MAX_HEAD {
+            break Response::too_long();
         }
     };
     stream.write_all(response.bytes().as_slice()).await?;

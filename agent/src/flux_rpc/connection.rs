@@ -173,7 +173,7 @@ pub mod peer {
                 let bytes = answer(&question);
                 recorded.lock().unwrap().push(question);
                 if let Some(bytes) = bytes {
-                    peer.write_all(&bytes).unwrap();
+                    let _ = peer.write_all(&bytes);
                 }
             }
         });

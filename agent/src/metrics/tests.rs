@@ -1,11 +1,8 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::*;
-use crate::flux_rpc::connection::peer::{ACCEPTED, answer_of, answer_with, read_request};
-use crate::testing::block_on;
+use crate::flux_rpc::connection::peer::{answer_of, answer_with, questions_asked_by};
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
 
@@ -15,31 +12,18 @@ fn with_server<T: Send + 'static>(
     answer_to: impl Fn(&str) -> Vec<u8> + Send + 'static,
     work: impl FnOnce(SocketAddr) -> T + Send + 'static,
 ) -> (T, usize) {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("local");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let count = Arc::new(AtomicUsize::new(0));
-    let questions = Arc::clone(&count);
-    std::thread::spawn(move || {
-        for mut peer in listener.incoming().map_while(Result::ok) {
-            peer.write_all(ACCEPTED).unwrap();
-            let answer = answer_to(&read_request(&mut peer));
-            questions.fetch_add(1, Relaxed);
-            let _ = peer.write_all(&answer);
-        }
-    });
-    let found = block_on(async {
+    let mut found = None;
+    let serve_and_work = async |broker| {
         let listener = listen(0).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let metrics = InstanceMetrics::new("mc", Broker { socket, owner: None });
+        let metrics = InstanceMetrics::new("mc", broker);
         let server = MetricsServer(tokio::spawn(serve(listener, Arc::new(metrics))));
-        let found = tokio::task::spawn_blocking(move || work(([127, 0, 0, 1], port).into()))
-            .await
-            .unwrap();
+        let work = move || work(([127, 0, 0, 1], port).into());
+        found = Some(tokio::task::spawn_blocking(work).await.unwrap());
         drop(server);
-        found
-    });
-    (found, count.load(Relaxed))
+    };
+    let questions = questions_asked_by(serve_and_work, move |question| Some(answer_to(question)));
+    (found.unwrap(), questions.len())
 }
 
 fn read_answer(mut stream: &TcpStream) -> String {

@@ -233,15 +233,12 @@ async fn first_answer(sockets: &[(IpAddr, UdpSocket)], id: u16) -> (IpAddr, Resu
             let mut bytes = [0_u8; 1500];
             let mut buffer = ReadBuf::new(&mut bytes);
             while let Poll::Ready(received) = socket.poll_recv(context, &mut buffer) {
-                let answer = match received {
-                    Ok(()) => read_answer(buffer.filled(), id, *server),
-                    Err(why) => {
-                        let why = crate::report::failure::plain(&why);
-                        Some(Err(NameError::Failing { server: *server, why }))
-                    }
-                };
-                if let Some(answer) = answer {
-                    return Poll::Ready((*server, answer));
+                if let Err(why) = received {
+                    let why = crate::report::failure::plain(&why);
+                    return Poll::Ready((*server, Err(NameError::Failing { server: *server, why })));
+                }
+                if let Some(packet) = parse_answer(buffer.filled(), id) {
+                    return Poll::Ready((*server, addresses(&packet, *server)));
                 }
                 buffer.clear();
             }
@@ -262,14 +259,16 @@ fn question(id: u16, name: &str, kind: TYPE) -> Result<Vec<u8>, NameError> {
     packet.build_bytes_vec().map_err(|_| NameError::BadName)
 }
 
-/// The answer of `server`; none if the message is not an answer to query `id`.
-fn read_answer(message: &[u8], id: u16, server: IpAddr) -> Option<Result<Vec<IpAddr>, NameError>> {
+/// The answer to query `id`; none if the message is something else.
+fn parse_answer(message: &[u8], id: u16) -> Option<Packet<'_>> {
     let packet = Packet::parse(message).ok()?;
-    if packet.id() != id || !packet.has_flags(PacketFlag::RESPONSE) {
-        return None;
-    }
-    Some(match packet.rcode() {
-        RCODE::NoError => Ok(packet
+    (packet.id() == id && packet.has_flags(PacketFlag::RESPONSE)).then_some(packet)
+}
+
+/// The addresses in the answer of `server`.
+fn addresses(answer: &Packet, server: IpAddr) -> Result<Vec<IpAddr>, NameError> {
+    match answer.rcode() {
+        RCODE::NoError => Ok(answer
             .answers
             .iter()
             .filter_map(|record| match &record.rdata {
@@ -283,7 +282,7 @@ fn read_answer(message: &[u8], id: u16, server: IpAddr) -> Option<Result<Vec<IpA
             server,
             why: format!("{other:?}").to_lowercase(),
         }),
-    })
+    }
 }
 
 /// The addresses of `name` in the text of /etc/hosts.
@@ -342,7 +341,6 @@ impl Settings {
 mod tests {
     use super::*;
     use crate::testing::block_on;
-    use simple_dns::rdata::{A, AAAA};
     use simple_dns::{PacketFlag, ResourceRecord};
 
     fn root(hosts: impl AsRef<[u8]>, resolv: impl AsRef<[u8]>) -> tempfile::TempDir {
@@ -368,22 +366,16 @@ mod tests {
                 let mut reply = Packet::new_reply(query.id());
                 reply.set_flags(PacketFlag::RESPONSE);
                 let is_v6 = query.questions[0].qtype == TYPE::AAAA.into();
-                if name == known && is_v6 {
-                    let record = RData::AAAA(AAAA {
-                        address: Ipv6Addr::LOCALHOST.into(),
-                    });
-                    let owner = Name::new_unchecked(known).into_owned();
-                    reply
-                        .answers
-                        .push(ResourceRecord::new(owner, CLASS::IN, 5, record));
-                } else if name == known {
-                    let record = A {
-                        address: Ipv4Addr::new(10, 1, 2, 3).into(),
+                if name == known {
+                    let record = if is_v6 {
+                        RData::AAAA(Ipv6Addr::LOCALHOST.into())
+                    } else {
+                        RData::A(Ipv4Addr::new(10, 1, 2, 3).into())
                     };
                     let owner = Name::new_unchecked(known).into_owned();
                     reply
                         .answers
-                        .push(ResourceRecord::new(owner, CLASS::IN, 5, RData::A(record)));
+                        .push(ResourceRecord::new(owner, CLASS::IN, 5, record));
                 } else {
                     *reply.rcode_mut() = RCODE::NameError;
                 }
@@ -399,6 +391,19 @@ mod tests {
         (port, thread)
     }
 
+    /// A resolver that asks the server on this port for IPv4 addresses.
+    fn resolver(port: u16, root: &tempfile::TempDir) -> Resolver {
+        Resolver {
+            port,
+            has_ipv6: false,
+            ..Resolver::new(root.path())
+        }
+    }
+
+    fn found(address: &str) -> Result<Vec<IpAddr>, NameError> {
+        Ok(vec![address.parse().unwrap()])
+    }
+
     #[test]
     fn name_with_a_trailing_dot_is_queried_once_and_unchanged() {
         let root = root(
@@ -406,13 +411,9 @@ mod tests {
             "nameserver 127.0.0.1\nsearch a.example b.example\noptions ndots:5\n",
         );
         let (port, thread) = server("mc-0.flux.default.svc.cluster.local", 1);
-        let resolver = Resolver {
-            port,
-            has_ipv6: false,
-            ..Resolver::new(root.path())
-        };
-        let found = block_on(resolver.lookup("mc-0.flux.default.svc.cluster.local."));
-        assert_eq!(found, Ok(vec!["10.1.2.3".parse().unwrap()]));
+        let resolver = resolver(port, &root);
+        let name = "mc-0.flux.default.svc.cluster.local.";
+        assert_eq!(block_on(resolver.lookup(name)), found("10.1.2.3"));
         assert_eq!(thread.join().unwrap(), ["mc-0.flux.default.svc.cluster.local"]);
     }
 
@@ -420,15 +421,10 @@ mod tests {
     fn dns_is_asked_for_a_name_that_the_hosts_file_has() {
         let root = root("10.0.0.7 mc-0\n", "nameserver 127.0.0.1\n");
         let (port, thread) = server("mc-0", 1);
-        let resolver = Resolver {
-            port,
-            has_ipv6: false,
-            ..Resolver::new(root.path())
-        };
-        let found = |address: &str| vec![address.parse::<IpAddr>().unwrap()];
-        assert_eq!(block_on(resolver.lookup_in_dns("mc-0")), Ok(found("10.1.2.3")));
+        let resolver = resolver(port, &root);
+        assert_eq!(block_on(resolver.lookup_in_dns("mc-0")), found("10.1.2.3"));
         assert_eq!(thread.join().unwrap(), ["mc-0"]);
-        assert_eq!(block_on(resolver.lookup("mc-0")), Ok(found("10.0.0.7")));
+        assert_eq!(block_on(resolver.lookup("mc-0")), found("10.0.0.7"));
     }
 
     /// A pod with hostNetwork gets the node's files, which may hold bytes that are not UTF-8.
@@ -436,19 +432,9 @@ mod tests {
     fn names_are_found_in_files_with_bytes_of_another_encoding() {
         let root = root(b"10.0.0.7 lead # B\xfcro\n", b"# B\xfcro\nnameserver 127.0.0.1\n");
         let (port, thread) = server("mc-0", 1);
-        let resolver = Resolver {
-            port,
-            has_ipv6: false,
-            ..Resolver::new(root.path())
-        };
-        assert_eq!(
-            block_on(resolver.lookup("lead")),
-            Ok(vec!["10.0.0.7".parse().unwrap()])
-        );
-        assert_eq!(
-            block_on(resolver.lookup("mc-0.")),
-            Ok(vec!["10.1.2.3".parse().unwrap()])
-        );
+        let resolver = resolver(port, &root);
+        assert_eq!(block_on(resolver.lookup("lead")), found("10.0.0.7"));
+        assert_eq!(block_on(resolver.lookup("mc-0.")), found("10.1.2.3"));
         assert_eq!(thread.join().unwrap(), ["mc-0"]);
     }
 
@@ -486,20 +472,10 @@ mod tests {
             "nameserver 127.0.0.1\nsearch a.example b.example\n",
         );
         let (port, thread) = server("mc-0.b.example", 4);
-        let resolver = Resolver {
-            port,
-            has_ipv6: false,
-            ..Resolver::new(root.path())
-        };
-        assert_eq!(
-            block_on(resolver.lookup("own.")),
-            Ok(vec!["10.9.9.9".parse().unwrap()])
-        );
+        let resolver = resolver(port, &root);
+        assert_eq!(block_on(resolver.lookup("own.")), found("10.9.9.9"));
         assert_eq!(resolver.take_queries(), 0);
-        assert_eq!(
-            block_on(resolver.lookup("mc-0")),
-            Ok(vec!["10.1.2.3".parse().unwrap()])
-        );
+        assert_eq!(block_on(resolver.lookup("mc-0")), found("10.1.2.3"));
         assert_eq!(resolver.take_queries(), 3);
         assert_eq!(
             block_on(resolver.lookup("mc-9.")),
@@ -515,14 +491,8 @@ mod tests {
     fn address_needs_no_server_and_a_missing_server_is_an_error() {
         let root = root("", "");
         let resolver = Resolver::new(root.path());
-        assert_eq!(
-            block_on(resolver.lookup("192.0.2.1")),
-            Ok(vec!["192.0.2.1".parse().unwrap()])
-        );
-        assert_eq!(
-            block_on(resolver.lookup("[::1]")),
-            Ok(vec!["::1".parse().unwrap()])
-        );
+        assert_eq!(block_on(resolver.lookup("192.0.2.1")), found("192.0.2.1"));
+        assert_eq!(block_on(resolver.lookup("[::1]")), found("::1"));
         assert_eq!(block_on(resolver.lookup("mc-0.")), Err(NameError::NoServer));
     }
 
@@ -555,9 +525,7 @@ mod tests {
                     std::thread::sleep(delay);
                     let mut reply = Packet::new_reply(Packet::parse(&query).unwrap().id());
                     reply.set_flags(PacketFlag::RESPONSE);
-                    let record = RData::A(A {
-                        address: Ipv4Addr::new(10, 1, 2, 3).into(),
-                    });
+                    let record = RData::A(Ipv4Addr::new(10, 1, 2, 3).into());
                     reply.answers.push(ResourceRecord::new(
                         Name::new_unchecked("mc-0"),
                         CLASS::IN,
@@ -576,14 +544,10 @@ mod tests {
         for (seconds, questions) in [(1, 2), (4, 3)] {
             let (port, count) = slow_server(Duration::from_secs(seconds));
             let root = root("", "nameserver 127.0.0.1\n");
-            let resolver = Resolver {
-                port,
-                has_ipv6: false,
-                ..Resolver::new(root.path())
-            };
+            let resolver = resolver(port, &root);
             assert_eq!(
                 block_on(resolver.lookup("mc-0.")),
-                Ok(vec!["10.1.2.3".parse().unwrap()]),
+                found("10.1.2.3"),
                 "{seconds} s"
             );
             assert_eq!(
@@ -598,16 +562,9 @@ mod tests {
     fn a_server_that_is_down_does_not_hide_the_next_one() {
         let (port, _) = slow_server(Duration::ZERO);
         let refusing = root("", "nameserver 127.0.0.2\nnameserver 127.0.0.1\n");
-        let resolver = Resolver {
-            port,
-            has_ipv6: false,
-            ..Resolver::new(refusing.path())
-        };
+        let resolver = resolver(port, &refusing);
         let begin = std::time::Instant::now();
-        assert_eq!(
-            block_on(resolver.lookup("mc-0.")),
-            Ok(vec!["10.1.2.3".parse().unwrap()])
-        );
+        assert_eq!(block_on(resolver.lookup("mc-0.")), found("10.1.2.3"));
         assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     }
 }
