@@ -208,17 +208,15 @@ mod tests {
         let places = places(root.path(), pod.path());
         install(&places).unwrap();
         let at = |path: &str| pod.path().join(path);
+        let link = |path: &str| fs::read_link(at(path)).unwrap();
         assert_eq!(fs::read(at("software/flux/bin/flux")).unwrap(), b"flux");
         assert_eq!(
-            fs::read_link(at("flux/view/bin/flux")).unwrap(),
+            link("flux/view/bin/flux"),
             Path::new("/opt/software/flux/bin/flux")
         );
+        assert_eq!(link("flux/view/run"), Path::new("../config/run"));
         assert_eq!(
-            fs::read_link(at("flux/view/run")).unwrap(),
-            Path::new("../config/run")
-        );
-        assert_eq!(
-            fs::read_link(at("flux/view/etc/flux/config")).unwrap(),
+            link("flux/view/etc/flux/config"),
             Path::new("../../../config/etc/flux/config")
         );
         assert!(
@@ -228,14 +226,8 @@ mod tests {
                 .is_dir(),
             "a real folder is not replaced by a link"
         );
-        assert_eq!(
-            fs::read_link(at("flux/software")).unwrap(),
-            Path::new("/opt/software")
-        );
-        assert_eq!(
-            fs::read_link(at("flux/flux-view.sh")).unwrap(),
-            Path::new("config/flux-view.sh")
-        );
+        assert_eq!(link("flux/software"), Path::new("/opt/software"));
+        assert_eq!(link("flux/flux-view.sh"), Path::new("config/flux-view.sh"));
         assert!(at("flux/config").is_dir());
         assert!(
             at("flux/.flux-view.done").is_file()

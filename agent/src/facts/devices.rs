@@ -95,15 +95,18 @@ fn is_numbered(name: &str, prefix: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
 
     #[test]
     fn devices_are_counted_and_their_control_nodes_are_not() {
         let root = tempfile::tempdir().unwrap();
-        let make = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let make = |path: &str, text: &str| write(root.path(), path, text);
         for node in [
             "nvidia0",
             "nvidia1",
@@ -136,11 +139,7 @@ mod tests {
     #[test]
     fn partitions_of_an_amd_gpu_count_as_gpus() {
         let root = tempfile::tempdir().unwrap();
-        let make = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let make = |path: &str, text: &str| write(root.path(), path, text);
         for node in [128, 129, 130] {
             make(&format!("dev/dri/renderD{node}"), "");
         }

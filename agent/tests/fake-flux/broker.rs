@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::book::{Book, join, members};
 use super::configuration::{Broker, read};
+use super::jobs::code;
 use super::{archive, message, remote, resources, waiting};
 
 const GOODBYE: &str = "goodbye\n";
@@ -130,14 +131,6 @@ fn pass_on(request: &str, number: u64, followers: &mut BTreeMap<u32, TcpStream>)
     let rank = rank.parse().ok()?;
     let _ = writeln!(followers.get_mut(&rank)?, "{}{number} {task}", remote::EXEC);
     Some(rank)
-}
-
-/// The exit code as in a shell.
-fn code(status: ExitStatus) -> u8 {
-    let code = status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    code.to_le_bytes()[0]
 }
 
 impl Broker {

@@ -110,7 +110,8 @@ fn cpus(request: &Request) -> Option<CpuSet> {
     Some(own)
 }
 
-fn code(status: ExitStatus) -> u8 {
+/// The exit code as in a shell.
+pub fn code(status: ExitStatus) -> u8 {
     let code = status
         .code()
         .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));

@@ -12,7 +12,7 @@ use flux_shared::termination::{Ender, Termination};
 use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::instance::{images, start, submit};
 use crate::live::{
-    Network, Running, Solo, children_of, eventually, forget_starts, gate, in_parallel, run_words, send,
+    Network, Running, Solo, children_of, eventually, forget_starts, gate, in_parallel, open, run_words, send,
     state_of, termination_of,
 };
 
@@ -219,9 +219,7 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
             }
             if attempt == 3 {
                 // The job may run on any of the nodes.
-                images
-                    .iter()
-                    .for_each(|image| fs::write(gate(image, "again"), "").unwrap());
+                open(&images, "again");
             }
             lead = pod(&images, 0, &network);
         }
@@ -337,9 +335,7 @@ fn killed_lead_reruns_its_program_with_on_failure() {
     let lead = pods.remove(0);
     send(lead.pid, 9);
     lead.end();
-    images
-        .iter()
-        .for_each(|image| fs::write(gate(image, "again"), "").unwrap());
+    open(&images, "again");
     assert_eq!(pod(&images, 0, &network).end().code, 0);
     assert_eq!(starts(&images), 2);
     // The follower waits for an attempt after this one. If its pod alone is removed, the Job has to replace it.
@@ -698,9 +694,7 @@ fn worker_does_not_complete_if_its_lead_may_restart() {
     pods[1].wait_for_output("the broker was ended by signal 9; restarting it");
     send(pods[0].children()[0], 9);
     assert_ne!(pods.remove(0).end().code, 0);
-    images
-        .iter()
-        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    open(&images, "go");
     assert_eq!(pod(&images, 0, &network).end().code, 7);
     let follower = pods.remove(0);
     follower.wait_for_output("this pod stays for the lead's next attempt");
