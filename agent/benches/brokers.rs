@@ -21,11 +21,12 @@ mod stop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use hosts::{CLUSTER, Hosts};
+use hosts::Hosts;
+use stop::Entrypoint;
 use test_support::report::{Report, median, setting};
 
 /// Time limit for the quorum, and for the end of all hosts.
@@ -36,13 +37,6 @@ const NOTE: &str = "/mnt/brokers";
 /// Each tree's name in the report, and its `tbon.topo`. With up to 257 brokers, `kary:256` is flat.
 const TREES: [(&str, &str); 2] = [("flat", "kary:256"), ("kary-16", "kary:16")];
 
-#[derive(Clone, Copy, PartialEq)]
-enum Entrypoint {
-    Agent,
-    /// A script that starts the broker, without the agent.
-    Plain,
-}
-
 /// Measurements of one instance.
 struct Figures {
     quorum_s: f64,
@@ -52,14 +46,8 @@ struct Figures {
 }
 
 fn main() {
-    let flux =
-        PathBuf::from(std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/flux/bin/flux"));
-    let agent =
-        PathBuf::from(std::env::var_os("FLUX_AGENT").expect("FLUX_AGENT must name the agent: run .ci/bench"));
-    let agent = agent.canonicalize().expect("run `make dist` first");
     let size = setting("BENCH_BROKERS", 256);
-    place::enter(&agent);
-    hosts::prepare(&flux);
+    let flux = hosts::prepare();
     let mut report = Report::new(include_str!("ranges.toml"));
     for (tree, topology) in TREES {
         let (mut agent_runs, mut plain_runs) = (Vec::new(), Vec::new());
@@ -110,13 +98,7 @@ fn run(flux: &Path, size: usize, topology: &str, entrypoint: Entrypoint) -> Figu
             })
             .collect(),
     );
-    while !Path::new(NOTE).exists() {
-        assert!(
-            begin.elapsed() < DEADLINE,
-            "no quorum in {DEADLINE:?}: see /mnt/log-0.err"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    stop::until_noted(NOTE, DEADLINE);
     let quorum_s = begin.elapsed().as_secs_f64();
     // Gives the brokers time for the start-up work that follows the quorum.
     std::thread::sleep(Duration::from_secs(5));
@@ -153,14 +135,9 @@ fn plain(size: usize, rank: usize, topology: &str, program: &str) -> String {
 
 /// Writes the spec for the agent. Its `connect_timeout` is the default of a MiniCluster. Plain brokers keep Flux's.
 fn write_spec(flux: &Path, size: usize, topology: &str, program: &str) {
-    // `flux` is ROOT/bin/flux.
-    let root = flux.ancestors().nth(2).unwrap().display();
-    let text = format!(
-        "name = \"{CLUSTER}\"\nsize = {size}\ntasks = 1\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
-         [flux]\nconnect_timeout = \"5s\"\ntopology = \"{topology}\"\n[runner]\nlogs = \"/mnt/flux/logs\"\n\
-         [runner.program]\nmode = \"launcher\"\nwords = [\"sh\", \"-c\", {program:?}]\n"
-    );
-    fs::write("/mnt/spec.toml", text).unwrap();
+    let of_flux = format!("connect_timeout = \"5s\"\ntopology = \"{topology}\"\n");
+    let program = format!("mode = \"launcher\"\nwords = [\"sh\", \"-c\", {program:?}]\n");
+    hosts::write_spec(flux, size, 1, &of_flux, &program);
 }
 
 /// The children of each process.

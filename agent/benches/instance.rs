@@ -27,11 +27,11 @@ mod hosts;
 mod place;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use hosts::{CLUSTER, Hosts};
+use hosts::Hosts;
 use test_support::report::{Report, median, setting};
 
 /// Time limit for one run.
@@ -66,13 +66,6 @@ const LIBRARIES: [Library; 2] = [
 ];
 
 fn main() {
-    let flux =
-        PathBuf::from(std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/flux/bin/flux"));
-    let agent = std::env::var_os("FLUX_AGENT").map_or(
-        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent")),
-        PathBuf::from,
-    );
-    let agent = agent.canonicalize().expect("run `make dist` first");
     let lammps =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/lammps/in.lj")).unwrap();
     // `cargo bench` adds the option `--bench`. Other words name parts.
@@ -81,8 +74,7 @@ fn main() {
         .filter(|word| !word.starts_with('-'))
         .collect();
     let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
-    place::enter(&agent);
-    hosts::prepare(&flux);
+    let flux = hosts::prepare();
     hosts::addresses(2);
     fs::write("/etc/hosts", hosts::names(2, 0)).unwrap();
     fs::write("/mnt/in.lj", lammps).unwrap();
@@ -155,9 +147,11 @@ impl Fixture {
         let numbered: Vec<String> = (0..lines)
             .map(|number| format!("{{ number = {number}, text = 'true' }}"))
             .collect();
-        spec(
+        hosts::write_spec(
+            &self.flux,
             1,
             1,
+            "",
             &format!("mode = 'batch'\nlines = [{}]\n", numbered.join(", ")),
         );
         let submit = |number| {
@@ -255,11 +249,8 @@ impl Fixture {
         fs::write("/mnt/job", job.script).unwrap();
         let Job { hosts, tasks, .. } = job;
         let program = "mode = 'submit'\nwords = ['bash', '/mnt/job']\n";
-        spec(
-            hosts,
-            tasks,
-            &format!("{program}[flux]\noption_flags = ['-t', '5m']\n"),
-        );
+        let flags = "option_flags = ['-t', '5m']\n";
+        hosts::write_spec(&self.flux, hosts, tasks, flags, program);
         let submit = format!(
             "flux submit -N {hosts} -n {tasks} --quiet --watch -t 5m -o cpu-affinity=off bash /mnt/job"
         );
@@ -292,18 +283,6 @@ impl Fixture {
             output: output(),
         }
     }
-}
-
-/// Writes the spec for the agent.
-fn spec(size: usize, tasks: usize, program: &str) {
-    let flux = std::env::var("FLUX").unwrap();
-    // FLUX is ROOT/bin/flux.
-    let root = Path::new(&flux).ancestors().nth(2).unwrap().display();
-    let text = format!(
-        "name = \"{CLUSTER}\"\nsize = {size}\ntasks = {tasks}\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
-         [runner]\nlogs = \"/mnt/flux/logs\"\n[runner.program]\n{program}"
-    );
-    fs::write("/mnt/spec.toml", text).unwrap();
 }
 
 fn compared(report: &mut Report, name: &str, agent: f64, plain: f64) {

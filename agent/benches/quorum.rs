@@ -26,12 +26,13 @@ mod place;
 mod stop;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use hosts::{CLUSTER, Hosts, address};
+use hosts::{Hosts, address};
+use stop::Entrypoint;
 use test_support::report::{Report, median, setting};
 
 /// Values of `tbon.connect_timeout`. None: unset.
@@ -54,25 +55,9 @@ enum Trouble {
     LostSyns,
 }
 
-/// The entrypoint of each pod.
-#[derive(Clone, Copy, PartialEq)]
-enum Entrypoint {
-    Agent,
-    Plain,
-}
-
 fn main() {
-    let flux = PathBuf::from(
-        std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/software/flux/bin/flux"),
-    );
-    let agent = std::env::var_os("FLUX_AGENT").map_or(
-        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent")),
-        PathBuf::from,
-    );
-    let agent = agent.canonicalize().expect("run `make dist` first");
     let sizes = std::env::var("BENCH_SIZES").unwrap_or_else(|_| "4 16".into());
-    place::enter(&agent);
-    hosts::prepare(&flux);
+    let flux = hosts::prepare();
     let mut report = Report::new(include_str!("ranges.toml"));
     for size in sizes
         .split(' ')
@@ -171,14 +156,8 @@ impl Fixture {
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap()
             .as_secs_f64();
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            if let Ok(note) = fs::read_to_string(NOTE) {
-                return note.trim().parse::<f64>().unwrap() - begin;
-            }
-            assert!(Instant::now() < deadline, "no quorum in {DEADLINE:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        stop::until_noted(NOTE, DEADLINE);
+        fs::read_to_string(NOTE).unwrap().trim().parse::<f64>().unwrap() - begin
     }
 
     /// DNS queries per second of one follower whose lead has no name: over ten seconds, after its first three.
@@ -208,11 +187,7 @@ impl Fixture {
                 .map(|rank| self.start(rank, entrypoint, Some("5s")))
                 .collect(),
         );
-        let deadline = Instant::now() + DEADLINE;
-        while !Path::new(NOTE).exists() {
-            assert!(Instant::now() < deadline, "no quorum in {DEADLINE:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        stop::until_noted(NOTE, DEADLINE);
         let begin = Instant::now();
         hosts.0.iter().for_each(stop::terminate);
         while begin.elapsed() < GRACE && hosts.0.iter_mut().any(|host| host.try_wait().unwrap().is_none()) {
@@ -223,17 +198,11 @@ impl Fixture {
 
     /// Writes the lead's program, a shell script, into a spec for the agent, and into a file for plain brokers.
     fn write_program(&self, timeout: Option<&str>, script: &str) {
-        // `flux` is ROOT/bin/flux.
-        let root = self.flux.ancestors().nth(2).unwrap().display();
         let timeout = timeout.map_or(String::new(), |timeout| {
             format!("connect_timeout = \"{timeout}\"\n")
         });
-        let size = self.size;
-        let text = format!(
-            "name = \"{CLUSTER}\"\nsize = {size}\ntasks = {size}\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
-             [flux]\n{timeout}[runner]\nlogs = \"/mnt/flux/logs\"\n[runner.program]\nmode = \"launcher\"\nwords = [\"sh\", \"-c\", {script:?}]\n"
-        );
-        fs::write("/mnt/spec.toml", text).unwrap();
+        let program = format!("mode = \"launcher\"\nwords = [\"sh\", \"-c\", {script:?}]\n");
+        hosts::write_spec(&self.flux, self.size, self.size, &timeout, &program);
         fs::write("/mnt/program", script).unwrap();
     }
 

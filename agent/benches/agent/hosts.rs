@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::place;
@@ -28,14 +28,30 @@ impl Drop for Hosts {
     }
 }
 
-/// To be called once, in the namespaces of the benchmark (`place::enter`).
-pub fn prepare(flux: &Path) {
+/// Moves this process into the namespaces of the benchmark, and returns the path of flux (`FLUX`). The agent is
+/// `FLUX_AGENT`, or the one from `make dist`.
+pub fn prepare() -> PathBuf {
+    let flux = std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/flux/bin/flux");
+    let flux = PathBuf::from(flux);
+    place::enter(&place::agent());
     // Each host mounts a tmpfs over /mnt/flux, which hides the agent there.
     fs::copy(place::AGENT, "/mnt/agent").unwrap();
     let certificate = "/etc/flux-agent/curve/curve.cert";
     // A certificate made by Flux replaces the one that other parts of the benchmark use.
     fs::remove_file(certificate).unwrap();
     place::run(&format!("{} keygen --name=bench {certificate}", flux.display()));
+    flux
+}
+
+/// Writes the spec for the agent. `of_flux`: lines of `[flux]`. `program`: lines of `[runner.program]`.
+pub fn write_spec(flux: &Path, size: usize, tasks: usize, of_flux: &str, program: &str) {
+    // `flux` is ROOT/bin/flux.
+    let root = flux.ancestors().nth(2).unwrap().display();
+    let text = format!(
+        "name = \"{CLUSTER}\"\nsize = {size}\ntasks = {tasks}\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
+         [flux]\n{of_flux}[runner]\nlogs = \"/mnt/flux/logs\"\n[runner.program]\n{program}"
+    );
+    fs::write("/mnt/spec.toml", text).unwrap();
 }
 
 pub fn address(rank: usize) -> String {

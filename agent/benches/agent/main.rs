@@ -22,8 +22,6 @@ mod place;
 mod start;
 mod wait;
 
-use std::path::PathBuf;
-
 fn main() {
     // This executable is also the fake flux: `place::enter` copies it to `FAKE_FLUX`.
     if std::env::args_os()
@@ -32,7 +30,7 @@ fn main() {
     {
         return start::fake_flux();
     }
-    let agent = agent();
+    let agent = place::agent();
     // `cargo bench` adds the option `--bench`. Other words name parts.
     let parts: Vec<String> = std::env::args()
         .skip(1)
@@ -52,14 +50,6 @@ fn main() {
         copy::measure(&agent, &mut report);
     }
     report.print("flux-agent");
-}
-
-/// The shipped binary: `FLUX_AGENT`, or the one from `make dist`.
-fn agent() -> PathBuf {
-    let dist = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent"));
-    let path = std::env::var_os("FLUX_AGENT").map_or(dist, PathBuf::from);
-    path.canonicalize()
-        .unwrap_or_else(|error| panic!("{}: {error}; run `make dist` first", path.display()))
 }
 
 /// Writes a spec, and returns its path.

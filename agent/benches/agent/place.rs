@@ -1,7 +1,7 @@
 //! The environment of the agent in the benchmarks: as in a pod, with its own mounts, host name and network.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
@@ -13,6 +13,14 @@ pub const CLUSTER: &str = "hello-world";
 pub const FAKE_FLUX: &str = "/mnt/flux/view/bin/flux";
 /// Where the agent is: the path to which `flux-agent install` installs it.
 pub const AGENT: &str = "/mnt/flux/flux-agent";
+
+/// The shipped binary: `FLUX_AGENT`, or the one from `make dist`.
+pub fn agent() -> PathBuf {
+    let dist = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent"));
+    let path = std::env::var_os("FLUX_AGENT").map_or(dist, PathBuf::from);
+    path.canonicalize()
+        .unwrap_or_else(|error| panic!("{}: {error}; run `make dist` first", path.display()))
+}
 
 /// Moves this process, which must have only one thread, into its own namespaces.
 pub fn enter(agent: &Path) {

@@ -1,9 +1,31 @@
-//! Stops a host that `hosts` has started.
+//! What `quorum` and `brokers` do with hosts: both wait for the quorum, and stop them.
 
 use std::fs;
+use std::path::Path;
 use std::process::Child;
+use std::time::{Duration, Instant};
 
 use super::place;
+
+/// The entrypoint of each host.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Entrypoint {
+    Agent,
+    /// A script that starts the broker, without the agent.
+    Plain,
+}
+
+/// Waits for the note of the lead's program.
+pub fn until_noted(note: &str, deadline: Duration) {
+    let begin = Instant::now();
+    while !Path::new(note).exists() {
+        assert!(
+            begin.elapsed() < deadline,
+            "no quorum in {deadline:?}: see /mnt/log-0.err"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 /// Sends SIGTERM to the host's entrypoint, as when a pod is deleted.
 pub fn terminate(host: &Child) {
