@@ -398,10 +398,14 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         let outcome = lead
             .map(|lead| of_pod(lead))
             .unwrap_or_else(|| Outcome::new(reason, message));
-        // The operator's own reasons are all about the lead. If a follower is the cause, the operator fails the Job
-        // with one of Kubernetes' reasons.
+        // The operator's other reasons are about the lead: if a follower is the cause, the operator fails the Job with one
+        // of Kubernetes' reasons.
+        let is_of_no_pod = matches!(
+            Reason::parse(reason),
+            Some(Reason::JobDeleted | Reason::Requeued | Reason::Suspended)
+        );
         return Outcome {
-            index: Some(0),
+            index: if is_of_no_pod { None } else { Some(0) },
             ..outcome
         };
     }

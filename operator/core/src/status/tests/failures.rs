@@ -157,6 +157,22 @@ fn assert_reported(cases: impl IntoIterator<Item = Case>) {
 }
 
 #[test]
+fn end_that_is_about_no_pod_has_no_failed_index() {
+    let words = "the Job's own words";
+    let cases = [
+        ("JobDeleted", None),
+        ("Requeued", None),
+        ("Suspended", None),
+        ("LeadFailed", Some(0)),
+        ("LeadLost", Some(0)),
+        // These two are of `JobFailed` and of a lead that did not start.
+        ("JobFailed", Some(0)),
+        ("CreateContainerError", Some(0)),
+    ];
+    assert_reported(cases.map(|(reason, index)| (reason, vec![], index, reason, words)));
+}
+
+#[test]
 fn pod_that_failed_the_job_is_named_with_its_message() {
     let deleted = PodSeen {
         is_deleting: true,
