@@ -388,11 +388,20 @@ async fn carry_out(
             {
                 return Ok(Done::OutOfTime);
             }
-            let pods = remaining::describe(&observed.living(), context.metrics.server_clock.now())
-                .unwrap_or_else(|| "its pods still run".to_owned());
-            let message =
-                format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
-            Err(Obstacle::new(Reason::WaitingForPods, message).into())
+            let (pods, now) = (observed.living(), context.metrics.server_clock.now());
+            let description =
+                remaining::describe(&pods, now).unwrap_or_else(|| "its pods still run".to_owned());
+            let message = format!(
+                "the Job was deleted, and the MiniCluster restarts when its pods have ended: {description}"
+            );
+            // Not `WaitingForPrevious`: from this reason, a later operator knows what this one waited for
+            // (`waits_for_pods`).
+            let obstacle = if remaining::end_by_themselves(&pods, now) {
+                Obstacle::wait(Reason::WaitingForPods, message)
+            } else {
+                Obstacle::new(Reason::WaitingForPods, message)
+            };
+            Err(obstacle.into())
         }
         Decision::Delete { job_uid } => context
             .writer

@@ -9,6 +9,7 @@ pub struct Obstacle {
     pub reason: Reason,
     /// The cause and the remedy, for the status.
     pub message: String,
+    is_wait: bool,
 }
 
 impl Obstacle {
@@ -16,6 +17,15 @@ impl Obstacle {
         Obstacle {
             reason,
             message: message.into(),
+            is_wait: reason == Reason::WaitingForPrevious,
+        }
+    }
+
+    /// What the operator waits for ends by itself, although the reason does not say so.
+    pub fn wait(reason: Reason, message: impl Into<String>) -> Obstacle {
+        Obstacle {
+            is_wait: true,
+            ..Obstacle::new(reason, message)
         }
     }
 
@@ -28,12 +38,14 @@ impl Obstacle {
         Obstacle::new(Reason::ApiError, message)
     }
 
+    /// Whether the operator waits for something that ends by itself. This is no error.
+    pub fn is_wait(&self) -> bool {
+        self.is_wait
+    }
+
     /// Whether it may end without a user's action. Then the condition `Stalled` is not set.
     pub fn is_passing(&self) -> bool {
-        matches!(
-            self.reason,
-            Reason::WaitingForPrevious | Reason::ApiError | Reason::NamespaceTerminating
-        )
+        self.is_wait || matches!(self.reason, Reason::ApiError | Reason::NamespaceTerminating)
     }
 
     /// Whether a ResourceQuota has no room for an object. It may have when others end.

@@ -164,7 +164,7 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
             "the API server refused to {verb} {kind} {name}: {}",
             status.message
         );
-        let obstacle = Obstacle { reason, message };
+        let obstacle = Obstacle::new(reason, message);
         return if lacks_permission(status) {
             ApplyError::NoPermission(obstacle)
         } else {
@@ -786,6 +786,24 @@ mod tests {
             "",
         ] {
             assert_eq!(outcome(message), ReconcileOutcome::Obstacle, "{message}");
+        }
+    }
+
+    /// A Job that is not suspended any more keeps its start time. A policy says nothing about that.
+    #[tokio::test]
+    async fn start_time_is_forgotten_unless_a_policy_denies_it() {
+        let denial = r#"jobs.batch "mc" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"#;
+        let invalid =
+            r#"Job.batch "mc" is invalid: status.startTime: Required value: startTime cannot be removed"#;
+        for (message, is_done) in [(denial, false), (invalid, true)] {
+            let status = json!({ "kind": "Status", "status": "Failure", "code": 422, "reason": "Invalid", "message": message });
+            let client = crate::testing::client(move |_, _| Some((422, status.clone())));
+            let key = Key {
+                namespace: "ns".into(),
+                name: "mc".into(),
+            };
+            let forgotten = Writer::new(client).forget_start(&key, "uid").await;
+            assert_eq!(forgotten.is_ok(), is_done, "{message}");
         }
     }
 }

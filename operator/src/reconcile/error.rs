@@ -74,12 +74,12 @@ impl ReconcileError {
             ReconcileError::Panicked(_) => ReconcileOutcome::Panic,
             // A retry alone does not help: nothing can be created there.
             ReconcileError::Apply(ApplyError::NamespaceTerminating) => ReconcileOutcome::Obstacle,
-            ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => match obstacle.reason {
-                // What it waits for ends by itself. That is no error, and a user need not change anything.
-                Reason::WaitingForPrevious => ReconcileOutcome::Success,
-                _ if obstacle.is_passing() => ReconcileOutcome::Error,
-                _ => ReconcileOutcome::Obstacle,
-            },
+            ReconcileError::Apply(ApplyError::Obstacle(obstacle)) if obstacle.is_wait() => {
+                ReconcileOutcome::Success
+            }
+            ReconcileError::Apply(ApplyError::Obstacle(obstacle)) if !obstacle.is_passing() => {
+                ReconcileOutcome::Obstacle
+            }
             _ => ReconcileOutcome::Error,
         }
     }
@@ -130,6 +130,12 @@ mod tests {
     #[test]
     fn wait_that_ends_by_itself_counts_as_no_error() {
         let outcome = |reason| ReconcileError::from(Obstacle::new(reason, "")).outcome();
+        let ends_by_itself = Obstacle::wait(Reason::WaitingForPods, "");
+        assert_eq!(
+            ReconcileError::from(ends_by_itself).outcome(),
+            ReconcileOutcome::Success
+        );
+        assert_eq!(outcome(Reason::WaitingForPods), ReconcileOutcome::Obstacle);
         assert_eq!(outcome(Reason::WaitingForPrevious), ReconcileOutcome::Success);
         assert_eq!(outcome(Reason::ApiError), ReconcileOutcome::Error);
         assert_eq!(outcome(Reason::NameTaken), ReconcileOutcome::Obstacle);

@@ -361,6 +361,7 @@ fn orphaned_pods_of_a_deleted_job_are_waited_for() {
         fixture.delete_with::<Job>("mc", &DeleteParams::orphan()).await;
         let status = fixture.when_is("mc", "reason", "WaitingForPods").await;
         assert_message(&status, &lead.name_any());
+        assert_eq!(condition(&status, "Stalled")["status"], "True", "{status:#}");
         tokio::time::sleep(SETTLE).await;
         assert!(fixture.find::<Job>("mc").await.is_none());
         for pod in fixture.all_pods("mc").await.iter().filter(|pod| !has_ended(pod)) {

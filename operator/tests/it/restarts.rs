@@ -255,6 +255,26 @@ fn deleted_job_restarts_within_backoff_limit() {
     });
 }
 
+/// Tools that wait by kstatus take `Stalled` for final.
+#[test]
+fn wait_for_pods_of_a_deleted_job_does_not_stall() {
+    test("job-deleted-wait", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, _) = running(&fixture, "mc", json!({})).await;
+        let first = fixture.job("mc").await.uid();
+        fixture.hold_pod(&lead).await;
+        fixture.delete::<Job>("mc").await;
+        for _ in 0..2 {
+            let status = fixture.when_is("mc", "reason", "WaitingForPods").await;
+            assert!(condition(&status, "Stalled").is_null(), "{status:#}");
+            tokio::time::sleep(SETTLE).await;
+        }
+        fixture.release_pod(&lead).await;
+        another_job(&fixture, "mc", &first).await;
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn job_that_lost_a_follower_restarts_within_max_restarts() {
     test("pod-lost", async |fixture| {

@@ -173,9 +173,7 @@ fn without_job(
     }
     let living = observed.living();
     if let Some(message) = remaining::describe(&living, now) {
-        let is_passing =
-            |pod: &&PodSeen| pod.is_deleting && !pod.is_on_silent_node && !remaining::is_stuck(pod, now);
-        let is_passing = living.iter().all(is_passing);
+        let is_passing = remaining::end_by_themselves(&living, now);
         return NextAction::WaitForPods { message, is_passing };
     }
     // The operator adds what it has to look up: gang APIs, the rest of the deadline, and whether nodes mount images.
@@ -806,8 +804,16 @@ mod tests {
             ..earlier()
         });
         assert!(!is_passing && message.contains("finalizer"), "{message}");
-        let (_, is_passing) = waits(PodSeen::default());
-        assert!(!is_passing, "an orphan is deleted by nobody");
+        let (_, is_passing) = waits(earlier());
+        assert!(is_passing, "the garbage collector deletes it in a moment");
+        let (message, is_passing) = waits(PodSeen {
+            is_orphan: true,
+            ..earlier()
+        });
+        assert!(
+            !is_passing && message.contains("delete it to stop it"),
+            "{message}"
+        );
         let ended = decide(PodSeen {
             has_ended: true,
             ..earlier()

@@ -35,9 +35,22 @@ pub fn describe(pods: &[&PodSeen], now: Timestamp) -> Option<String> {
                 since.unwrap_or_default()
             )
         }
-        _ if first.is_deleting => format!("pod {name}{place} is being stopped{others}"),
-        _ => format!("pod {name}{place} still runs{others}: delete it to stop it"),
+        _ if is_deleted_by_nobody(first) => {
+            format!("pod {name}{place} still runs{others}: delete it to stop it")
+        }
+        _ => format!("pod {name}{place} is being stopped{others}"),
     })
+}
+
+/// Whether these pods, whose Job no longer exists, end without a user's action. `now` is the API server's time.
+pub fn end_by_themselves(pods: &[&PodSeen], now: Timestamp) -> bool {
+    pods.iter()
+        .all(|pod| !is_deleted_by_nobody(pod) && !pod.is_on_silent_node && !is_stuck(pod, now))
+}
+
+/// Whether nobody deletes the pod. Once its Job is gone, the garbage collector deletes a pod that is no orphan.
+fn is_deleted_by_nobody(pod: &PodSeen) -> bool {
+    pod.is_orphan && !pod.is_deleting
 }
 
 /// Whether the pod hangs while it is being deleted, although its node responds. `now` is the API server's time.

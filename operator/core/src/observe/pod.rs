@@ -152,6 +152,8 @@ const MESSAGE_MAX: usize = 512;
 pub struct PodSeen {
     pub name: String,
     pub job_uid: Option<String>,
+    /// No Job owns it: its Job was deleted without its pods (`--cascade=orphan`).
+    pub is_orphan: bool,
     /// Its completion index; 0 is the lead. 0 also if the label is missing.
     pub index: u32,
     /// How many earlier pods of its index the Job counts as failed.
@@ -467,6 +469,7 @@ impl PodSeen {
         PodSeen {
             name: metadata.name.clone().unwrap_or_default(),
             job_uid: job_uid(metadata),
+            is_orphan: controller_uid(metadata).is_none(),
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
             // Each of the two constants is a pair: an environment variable and an annotation.
             index_failures: number_in_annotation(names::INDEX_FAILURES.1).unwrap_or(0),
