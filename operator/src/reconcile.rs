@@ -190,19 +190,22 @@ async fn report(
         _ => None,
     };
     let (diagnosis, until_written) = (diagnosis?, written?);
-    // This deletion may be refused for good, by a missing permission or a policy. Then its error is returned only after
-    // the deletions below.
+    // These two deletions may be refused for good, by a missing permission or a policy. Then the error is returned only
+    // after the deletions below.
     let until_deleted = delete_or_time_left(&target, &after, context).await;
     // The end must have been written. The number of pods, which changes after it, may be written later.
-    if until_written.is_none() || status::is_finished(&target.status) {
-        end_services(&target, &after, context).await?;
-    }
+    let services_ended = if until_written.is_none() || status::is_finished(&target.status) {
+        end_services(&target, &after, context).await
+    } else {
+        Ok(())
+    };
     // These continue from the status `after`, so it must have been written.
     if until_written.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
         recreate_with_copied_view(&target, &after, context).await?;
     }
     let until_deleted = until_deleted?;
+    services_ended?;
     context.pauses.clear(&target.key);
     // The operator's own status wakes no reconcile. If the end makes another decision necessary, ask for one here.
     let has_just_ended = status::is_finished(&after) && !status::is_finished(&target.status);

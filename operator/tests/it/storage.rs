@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use flux_operator::observe::watch::KINDS;
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -15,7 +16,9 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, Wa
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, Operator, SETTLE, assert_message, condition, test, until};
+use test_support::api_server::{
+    Call, Calls, Fault, Fixture, Operator, SETTLE, assert_message, condition, test, until,
+};
 use test_support::call::assert_sufficient_and_all_used;
 use test_support::installation::{Installation, Permission};
 
@@ -340,6 +343,55 @@ fn kept_volume_is_reused_and_a_foreign_one_refused() {
         fixture.delete::<MiniCluster>("mc").await;
         // This MiniCluster does not keep it.
         gone(&fixture, "mc").await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn refused_deletion_of_services_pod_does_not_delay_cleanup() {
+    test("cleaned-services", async |fixture| {
+        // The services pod comes first.
+        let is_first = AtomicBool::new(true);
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_of_pods = (call.verb.as_str(), call.resource.as_str()) == ("deletecollection", "pods");
+            (is_of_pods && is_first.swap(false, Ordering::SeqCst)).then_some(Fault::Answer(422))
+        });
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        let mut all = spec(json!({ "path": "/tmp/data" }));
+        all["cleanupPods"] = json!(true);
+        all["services"] = json!([{ "image": "cache:1", "name": "cache" }]);
+        fixture.create("mc", all).await;
+        bound(&fixture, "mc").await;
+        until("its services pod exists", async || {
+            fixture.find::<Pod>("mc-services").await
+        })
+        .await;
+        let pods = fixture.run_pods("mc", 1).await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        until("its services pod is deleted, too", async || {
+            fixture.reap("mc").await;
+            fixture.find::<Pod>("mc-services").await.is_none().then_some(())
+        })
+        .await;
+        gone(&fixture, "mc").await;
+        let deletions: Vec<(String, u16)> = operator
+            .calls
+            .all()
+            .into_iter()
+            .filter(|call| call.verb.starts_with("delete"))
+            .map(|call| (call.resource, call.status))
+            .collect();
+        let of = |resource: &str, status: u16| (resource.to_owned(), status);
+        assert_eq!(
+            deletions,
+            [
+                of("pods", 0),
+                of("pods", 200),
+                of("persistentvolumeclaims", 200),
+                of("persistentvolumes", 200),
+                of("pods", 200),
+            ]
+        );
         operator.stop().await;
     });
 }
