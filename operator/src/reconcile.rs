@@ -427,11 +427,10 @@ async fn carry_out(
         } => {
             // The Job's other times are the control plane's.
             let now = previous_status::rfc3339(context.metrics.server_clock.now());
-            tracing::info!(reason, message, "ended the Job");
             let job = context.index.job(&target.key);
             // Only a suspended Job lacks a start time for longer than a moment.
             let has_start = job.is_none_or(|job| job.has_start || !job.is_suspended);
-            let failed = context
+            context
                 .writer
                 .fail_job(
                     &target.key,
@@ -441,8 +440,9 @@ async fn carry_out(
                     &now,
                     has_start,
                 )
-                .await;
-            failed.map(|()| Done::All).map_err(Into::into)
+                .await?;
+            tracing::info!(reason, message, "ended the Job");
+            Ok(Done::All)
         }
         Decision::Continue => create_or_update(target, cluster, context).await,
     }
