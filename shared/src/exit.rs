@@ -22,7 +22,8 @@ pub enum Category {
     ParentUnreachable,
     /// The user does not exist and could not be created.
     UserFailed,
-    /// A file, directory or link could not be written (disk full, read-only, no permission).
+    /// A file, directory or link could not be written (disk full, read-only, no permission), or reading the view's image
+    /// failed in a way that may pass.
     WriteFailed,
     /// The curve certificate cannot be read or is not a valid pair.
     CurveUnreadable,

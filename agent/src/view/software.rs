@@ -141,7 +141,7 @@ fn entries(folder: &Path) -> Result<BTreeMap<OsString, bool>, TreeError> {
 }
 
 fn failure(error: TreeError) -> Failure {
-    if !error.is_read_error {
+    if !error.is_read_error || error.may_pass() {
         return error.into();
     }
     let (path, why) = (error.path.display(), plain(&error.error));

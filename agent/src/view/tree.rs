@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::Category;
 use rustix::fs::{AtFlags, FileType, RawDir, Stat, Timespec, readlinkat_raw, statat};
 
-use crate::report::failure::{Failure, plain};
+use crate::report::failure::{Failure, is_passing, plain};
 
 /// A folder and its entries, sorted by name.
 #[derive(Debug)]
@@ -88,12 +88,24 @@ pub struct TreeError {
     pub error: io::Error,
 }
 
+impl TreeError {
+    /// Whether another attempt, perhaps on another node, may succeed, as after an error of the node's disk.
+    pub fn may_pass(&self) -> bool {
+        is_passing(&self.error) || self.error.kind() == io::ErrorKind::UnexpectedEof
+    }
+}
+
 impl From<TreeError> for Failure {
     fn from(error: TreeError) -> Failure {
         if !error.is_read_error {
             return Failure::write("write", &error.path, &error.error);
         }
         let cause = format!("failed to read {}: {}", error.path.display(), plain(&error.error));
+        if error.may_pass() {
+            let remedy = "check the disk of the pod's node, which has the view's image";
+            // The Job retries this category, but no missing view.
+            return Failure::new(Category::WriteFailed, cause, remedy);
+        }
         let remedy = match error.error.kind() {
             io::ErrorKind::PermissionDenied => {
                 "let the view's container run as a user that may read its image (flux.container.securityContext)"
@@ -309,6 +321,20 @@ fn make_writable(folder: &Path) {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn read_error_is_retried_only_if_it_may_pass() {
+        for (error, is_retried) in [
+            (io::Error::from_raw_os_error(libc::EIO), true),
+            (io::ErrorKind::UnexpectedEof.into(), true),
+            (io::Error::from_raw_os_error(libc::EACCES), false),
+            (io::Error::from_raw_os_error(libc::ENOENT), false),
+        ] {
+            let failure = Failure::from(reading(Path::new("/opt/view/bin/flux"))(error));
+            assert_eq!(failure.category.is_retriable(), is_retried, "{failure}");
+            assert!(failure.cause.starts_with("failed to read /opt/view/bin/flux: "));
+        }
+    }
 
     #[test]
     fn the_digest_sees_a_change_of_size_mode_and_target() {
