@@ -128,7 +128,7 @@ conditions! {
         "a handle is shared, or a storage class does not exist";
     ArchiveSaved:
         "the archive was saved; absent without `archive`",
-        "it was not saved and is unchanged";
+        "it was not saved; an earlier one is unchanged";
     PostSucceeded:
         "`post` ended with exit code 0 in the lead's pod; absent without `post`, and before it is known",
         "`post` failed in a pod: the message has its last error. The job's result stands";
@@ -204,7 +204,7 @@ macro_rules! reasons {
 
             /// The type of the reason's event. None: the reason has no event.
             pub fn event(self) -> Option<EventType> {
-                // A list has one type, or none if the reason has no event.
+                // Lists of one type or none, since a reason may lack `=> $event`.
                 let types: &[EventType] = match self {
                     $($(Reason::$name => &[$(EventType::$event)?],)*)*
                 };
@@ -256,7 +256,7 @@ reasons! {
         UnknownStorageClass => Warning:
             "a volume names a storage class that is not in the cluster; the job may run anyway",
         NotSaved:
-            "the archive was not saved and is unchanged: the message says why. For a large dump, raise `pod.terminationGracePeriodSeconds`",
+            "the archive was not saved, and an earlier one is unchanged: the message says why. For a large dump, raise `pod.terminationGracePeriodSeconds`",
         ArchiveNotSaved => Warning: "the event of `NotSaved`",
         OperatorPanicked => Warning: "the event of a bug in the operator: report its message with the spec",
         Defect: "the reason of the condition `OperatorPanicked`: report its message with the spec",

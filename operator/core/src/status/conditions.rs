@@ -482,7 +482,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         statement(
             False,
             Reason::NotSaved,
-            format!("the archive {path} was not saved and is unchanged: {why}"),
+            format!("the archive {path} was not saved: {why}"),
         )
     };
     // How the lead ended has not been seen yet, or its pod no longer exists.
@@ -631,7 +631,8 @@ fn readiness(summary: &PodSummary) -> String {
         String::new()
     };
     let enough = if needed < *wanted {
-        format!(" ({needed} are enough)")
+        let verb = if needed == 1 { "is" } else { "are" };
+        format!(" ({needed} {verb} enough)")
     } else {
         String::new()
     };

@@ -454,7 +454,7 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         archive_not_saved: Some(why.into()),
         ..program(0)
     };
-    let kept = format!("the archive /state/a.tgz was not saved and is unchanged: {why}");
+    let kept = format!("the archive /state/a.tgz was not saved: {why}");
     assert_eq!(
         archive_saved(with_archive, Some(not_saved)),
         text(ConditionStatus::False, &kept)
