@@ -232,7 +232,7 @@ async fn plan_with_retries(
     }
 }
 
-/// The exit code after a stop before the spec is read. Until then, only the pod's index says whether this is the lead
+/// The exit code after a stop before the plan is made. Until then, only the pod's index says whether this is the lead
 /// (index 0). A pod without an index counts as the lead.
 fn stop_code(stop: Stop) -> u8 {
     of_stop_before_program(

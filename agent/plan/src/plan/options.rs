@@ -64,7 +64,7 @@ pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String>
 
 /// The user's own broker.toml. An option overrides what this file sets, so a default must not become an option. The
 /// table is empty if there is no file, and also if the file is no TOML (with such a file, no broker starts). Parts
-/// (`flux.configs`) cannot set these keys: `OWN` in `shared/src/broker_config.rs`.
+/// (`flux.configs`) cannot set these keys: `OWN_KEYS` in `shared/src/broker_config.rs`.
 fn users_config(resolved: &Resolved) -> Table {
     let text = resolved.spec.flux.broker_config.as_deref();
     text.unwrap_or_default().parse().unwrap_or_default()
