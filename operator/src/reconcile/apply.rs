@@ -38,8 +38,8 @@ mod deletion;
 mod events;
 pub mod gang;
 pub mod headless;
-mod lead_label;
 mod past_the_cache;
+mod pods;
 mod requests;
 pub mod storage;
 
