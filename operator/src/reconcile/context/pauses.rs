@@ -17,9 +17,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// to a quarter, so that it may be 60 s. Usually a watch reports the change and ends the pause, but no watch reports
 /// that a quota has room again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
-/// Shortest pause of a MiniCluster whose namespace is being deleted: nothing can be created there, so a retry is of no
-/// use. After it, the failure lasts (`LASTING_TIME`), so the first retry shows it in the status.
-const SHORTEST_PAUSE_IF_TERMINATING: Duration = Duration::from_secs(12);
 /// The first pause after a change by the operator: then the next reconcile looks at the result. It doubles
 /// while changes follow each other.
 const FIRST_PAUSE_AFTER_CHANGE: Duration = Duration::from_millis(100);
@@ -83,8 +80,10 @@ impl Pauses {
         };
         failures.count = failures.count.saturating_add(1);
         failures.since.get_or_insert(now);
+        // Nothing can be created in a namespace that is being deleted, so an earlier retry is of no use. After this
+        // pause the failure lasts, so the first retry shows it in the status.
         let shortest = if error.is_of_terminating_namespace() {
-            SHORTEST_PAUSE_IF_TERMINATING
+            LASTING_TIME
         } else {
             Duration::ZERO
         };
