@@ -347,7 +347,7 @@ async fn carry_out(
         return Err(ApplyError::NamespaceTerminating.into());
     }
     if !is_confirmed(decision, target, cluster, known_status, context).await? {
-        tracing::info!("what was seen last is out of date: reconciling again");
+        tracing::info!("the cached state is out of date: reconciling again");
         return Ok(Done::OutOfDate);
     }
     match decision {
@@ -417,7 +417,7 @@ async fn carry_out(
             for pod in pods {
                 context.writer.end_pod(&target.key.namespace, pod, &text).await?;
             }
-            tracing::info!(message, pods = pods.len(), "told the other pods to end");
+            tracing::info!(message, pods = pods.len(), "asked the other pods to end");
             Ok(Done::All)
         }
         Decision::Fail {

@@ -87,7 +87,7 @@ families! {
     ERRORS = Operator, Kind::Counter, "controller_runtime_reconcile_errors_total", ["controller"],
         "Failed reconciles, which are retried.";
     TERMINAL_ERRORS = Operator, Kind::Counter, "controller_runtime_terminal_reconcile_errors_total", ["controller"],
-        "Reconcile errors that need a user's change; see the MiniCluster's status.";
+        "Reconcile errors that need a user's change, or whose namespace is being deleted; see the MiniCluster's status.";
     PANICS = Operator, Kind::Counter, "controller_runtime_reconcile_panics_total", ["controller"],
         "Reconciles that panicked: a bug in the operator.";
     RECONCILE_TIME = Operator, SHORT, "controller_runtime_reconcile_time_seconds", ["controller"],
@@ -134,7 +134,7 @@ families! {
     EXPIRY = Webhook, Kind::Gauge, "flux_operator_webhook_certificate_expiry_timestamp_seconds", [],
         "When the served certificate expires, in seconds since 1970; absent without one.";
     RENEWAL_FAILURES = Webhook, Kind::Counter, "flux_operator_webhook_certificate_failures_total", [],
-        "Failures to read, renew or store the certificate.";
+        "Failures to read, renew, store or publish the certificate.";
 }
 
 /// Asserts that a process' metrics are exactly its families in the table.

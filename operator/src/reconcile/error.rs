@@ -30,7 +30,9 @@ pub enum ReconcileError {
     Version(#[source] kube::Error),
     #[error("failed to find the APIs for gangs")]
     Gangs(#[source] kube::Error),
-    #[error("the API server answers slowly, and too many others wait for it; the operator retries")]
+    #[error(
+        "the API server answers slowly, and too many other MiniClusters wait for it; the operator retries"
+    )]
     TooManySlow,
     #[error(transparent)]
     Panicked(#[from] Panicked),

@@ -18,6 +18,7 @@ pub fn describe(pods: &[&PodSeen], now: Timestamp) -> Option<String> {
     let first = pods.iter().min_by_key(by_urgency)?;
     let others = match pods.len() - 1 {
         0 => String::new(),
+        1 => " (1 more pod)".to_owned(),
         count => format!(" ({count} more pods)"),
     };
     let name = &first.name;
@@ -143,7 +144,8 @@ mod tests {
         ] {
             assert!(message.contains(part), "{message}");
         }
-        assert!(describe(&pods[1..], at(59)).unwrap().contains("is being stopped"));
+        let message = describe(&pods[1..], at(59)).unwrap();
+        assert!(message.contains("is being stopped (1 more pod)"), "{message}");
         let silent = PodSeen {
             is_on_silent_node: true,
             ..deleted(3, 30)

@@ -160,9 +160,13 @@ fn what_keeps_a_pod_alive(inputs: &Inputs) -> Option<String> {
 
 /// The message about a restart while the pods of the earlier Job end.
 pub(super) fn restart_message(status: &MiniClusterStatus, restart: &Restart) -> String {
+    let count = match status.restart_count {
+        1 => "1 restart".to_owned(),
+        count => format!("{count} restarts"),
+    };
     format!(
-        "restarting once the pods of the earlier Job are gone ({} restarts so far): {}",
-        status.restart_count, restart.message
+        "restarting once the pods of the earlier Job are gone ({count} so far): {}",
+        restart.message
     )
 }
 
@@ -207,6 +211,7 @@ fn on_silent_node(inputs: &Inputs) -> Option<Outcome> {
     let first = silent().min_by_key(|pod| pod.index)?;
     let others = match silent().count() - 1 {
         0 => String::new(),
+        1 => " (1 more pod is lost)".to_owned(),
         count => format!(" ({count} more pods are lost)"),
     };
     let node = first.node.as_deref().unwrap_or("unknown");

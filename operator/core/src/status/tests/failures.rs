@@ -583,8 +583,7 @@ fn counted_restart_replaces_the_earlier_reason() {
     let limit = restart::Limit::Backoff;
     let counted = restart::with_counted_restart(&stale, "job", "LeadLost", words, limit, at(NOW));
     let reason_and_message = |status: &MiniClusterStatus| (status.reason.clone(), status.message.clone());
-    let message =
-        format!("restarting once the pods of the earlier Job are gone (1 restarts so far): {words}");
+    let message = format!("restarting once the pods of the earlier Job are gone (1 restart so far): {words}");
     let expected = (Some("LeadLost".into()), Some(message));
     let restarting = super::super::restarting(counted);
     assert_eq!(reason_and_message(&restarting), expected);
