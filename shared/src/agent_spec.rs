@@ -223,6 +223,13 @@ impl AgentSpec {
         if self.flux.log_level > 7 {
             return out_of_range("flux.log_level", "use 0 to 7");
         }
+        if self
+            .runner
+            .cpu_limit
+            .is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0)
+        {
+            return out_of_range("runner.cpu_limit", "use a number above 0");
+        }
         if !self.mount_path.starts_with('/') {
             return out_of_range("mount_path", "use an absolute path");
         }
@@ -317,6 +324,19 @@ mod tests {
             AgentSpec::from_toml("name=\"a\"\nsize=0"),
             Err(SpecError::Range { field: "size", .. })
         ));
+        for limit in ["0", "-1.5", "nan", "inf"] {
+            let text = format!("name=\"a\"\n[runner]\ncpu_limit={limit}");
+            assert!(
+                matches!(
+                    AgentSpec::from_toml(&text),
+                    Err(SpecError::Range {
+                        field: "runner.cpu_limit",
+                        ..
+                    })
+                ),
+                "{limit}"
+            );
+        }
         assert!(AgentSpec::from_toml("name = ").is_err());
     }
 

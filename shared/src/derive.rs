@@ -104,6 +104,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
         interactive: cluster.interactive,
         prefix: runner.prefix.clone(),
         cores: runner.cores,
+        cpu_limit: cpu_limit(&runner.container.resources),
         gpus: asks_for_gpus(&runner.container.resources),
         logs: runner.logs.clone().unwrap_or_else(|| Runner::default().logs),
         user: runner.user.clone(),
@@ -164,6 +165,12 @@ fn per_pod(overlay: Option<&Overlay>, container: &ValidContainer) -> Vec<String>
         }
     }
     names
+}
+
+/// The container's CPU limit, in CPUs. (`podTemplate` cannot change it.) None: it has none. 0 is no limit.
+fn cpu_limit(resources: &Resources) -> Option<f64> {
+    let limit = resources.limits.get("cpu").and_then(Quantity::value);
+    limit.filter(|cpus| *cpus > 0.0)
 }
 
 /// The names in a value's references `$(NAME)`.
@@ -266,6 +273,28 @@ mod tests {
         assert_eq!(early, ["NODE"]);
         let others = per_pod("PATH: '/opt/$(NODE)/bin', TEXT: '$$(NODE)'", node);
         assert_eq!(others, ["NODE"]);
+    }
+
+    #[test]
+    fn cpu_limit_is_the_runners() {
+        let cpu_limit = |resources: &str| {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  containers: \
+                 [{{image: app, runFlux: true, resources: {{{resources}}}}}, {{image: b, name: other, command: c, resources: {{limits: {{cpu: 9}}}}}}]\n"
+            );
+            agent_spec(&validate::validate(&manifest::parse(&text).unwrap()).unwrap())
+                .runner
+                .cpu_limit
+        };
+        for (resources, want) in [
+            ("", None),
+            ("limits: {cpu: 1500m}", Some(1.5)),
+            ("limits: {cpu: 4, memory: 1Gi}, requests: {cpu: 2}", Some(4.0)),
+            ("limits: {memory: 1Gi}, requests: {cpu: 2}", None),
+            ("limits: {cpu: 0}", None),
+        ] {
+            assert_eq!(cpu_limit(resources), want, "{resources}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flux_shared::agent_spec::Runner;
 use flux_shared::paths;
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +71,7 @@ pub struct Facts {
     /// For each of these cores, the numbers of its CPUs. Empty (only in a file): each core has one CPU, and the CPUs
     /// are numbered from 0.
     pub cpus: Vec<Vec<u32>>,
-    /// CPU time that the cgroup may use, in CPUs, such as 2.5. None: no limit.
+    /// CPU time that the cgroup may use, in CPUs, such as 2.5. None: it has no quota, and the spec's limit counts.
     pub cpu_quota: Option<f64>,
     /// Number of CPUs (not cores) in the affinity mask. None: the mask has all CPUs of the machine.
     pub cpuset: Option<u32>,
@@ -172,13 +173,19 @@ impl Facts {
         }
     }
 
-    /// Number of cores that the container can use: those in the affinity mask, but at most the quota (rounded
+    /// The container's limit on CPU time, in CPUs: the cgroup's quota or, if it has none, the limit in the spec. The
+    /// quota comes first, since an in-place resize of the pod changes it. None: no limit.
+    pub fn cpu_limit(&self, runner: &Runner) -> Option<f64> {
+        self.cpu_quota.or(runner.cpu_limit)
+    }
+
+    /// Number of cores that the container can use: those in the affinity mask, but at most the limit (rounded
     /// down), and at least 1.
-    pub fn usable_cores(&self) -> u32 {
-        let quota = self.cpu_quota.map_or(u32::MAX, |cpus| {
+    pub fn usable_cores(&self, runner: &Runner) -> u32 {
+        let limit = self.cpu_limit(runner).map_or(u32::MAX, |cpus| {
             cpus.floor().clamp(1.0, f64::from(u32::MAX)) as u32
         });
-        self.cores.min(quota).max(1)
+        self.cores.min(limit).max(1)
     }
 
     pub fn is_present(&self, path: &str) -> bool {
@@ -239,19 +246,29 @@ mod tests {
     }
 
     #[test]
-    fn usable_cores_are_at_most_the_quota_and_at_least_one() {
-        let usable = |cores, cpu_quota| {
+    fn usable_cores_are_at_most_the_limit_and_at_least_one() {
+        let usable = |cores, cpu_quota, cpu_limit| {
+            let runner = Runner {
+                cpu_limit,
+                ..Runner::default()
+            };
             Facts {
                 cores,
                 cpu_quota,
                 ..Facts::default()
             }
-            .usable_cores()
+            .usable_cores(&runner)
         };
-        assert_eq!(usable(8, None), 8);
-        assert_eq!(usable(8, Some(2.5)), 2);
-        assert_eq!(usable(2, Some(16.0)), 2);
-        assert_eq!(usable(8, Some(0.5)), 1);
-        assert_eq!(usable(0, Some(f64::NAN)), 1);
+        assert_eq!(usable(8, None, None), 8);
+        assert_eq!(usable(8, Some(2.5), None), 2);
+        assert_eq!(usable(2, Some(16.0), None), 2);
+        assert_eq!(usable(8, Some(0.5), None), 1);
+        assert_eq!(usable(0, Some(f64::NAN), None), 1);
+        // The kubelet sets no quota with `cpuCFSQuota: false`.
+        assert_eq!(usable(64, None, Some(4.0)), 4);
+        assert_eq!(usable(64, None, Some(3.5)), 3);
+        // A quota is that of the present, also after a resize of the pod.
+        assert_eq!(usable(64, Some(8.0), Some(4.0)), 8);
+        assert_eq!(usable(64, Some(2.0), Some(4.0)), 2);
     }
 }

@@ -67,6 +67,10 @@ pub struct Runner {
     /// Cores 0 to n-1 of every node. Unset: those that the container may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
+    /// CPU limit of the container, in CPUs. It counts where the container's cgroup has no quota, as with the kubelet's
+    /// `cpuCFSQuota: false`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<f64>,
     /// The container requests GPUs: the scheduler is Fluxion, unless `scheduler` says otherwise.
     #[serde(default, skip_serializing_if = "is_false")]
     pub gpus: bool,
@@ -173,6 +177,7 @@ impl Default for Runner {
             interactive: false,
             prefix: Vec::new(),
             cores: None,
+            cpu_limit: None,
             gpus: false,
             logs: logs(),
             user: None,

@@ -60,7 +60,9 @@ impl Page {
             Some("object") if schema["additionalProperties"]["type"] == "string" => {
                 Some("map of string".into())
             }
-            Some(name @ ("string" | "integer" | "boolean")) if schema["oneOf"].is_null() => Some(name.into()),
+            Some(name @ ("string" | "integer" | "number" | "boolean")) if schema["oneOf"].is_null() => {
+                Some(name.into())
+            }
             // One of several words. For a table, with or without modes, one of the `?` returns None.
             _ => {
                 let names: Option<Vec<&str>> = schema["oneOf"]

@@ -129,8 +129,8 @@ fn facts(args: &Args, facts_from_file: Option<Facts>, source: &Source) -> Facts 
     let mut facts = facts_from_file.unwrap_or_else(|| source.assumed_facts());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
-        // A quota could allow fewer cores.
-        facts.cpu_quota = None;
+        // The facts' quota, or the spec's limit, could allow fewer cores.
+        facts.cpu_quota = Some(cores.into());
     }
     if let Some(uid) = args.uid {
         assume_user(&mut facts, uid, uid);

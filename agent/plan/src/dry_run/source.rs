@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use flux_shared::agent_spec::{AgentSpec, Program};
 use flux_shared::paths::{FALLBACK_HOME, SOFTWARE_DIR, VIEW_IMAGE_MOUNT, home_beside};
-use flux_shared::quantity::Quantity;
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewContainer, ViewSource};
 use flux_shared::{derive, manifest, validate};
 use serde::Serialize;
@@ -136,6 +135,10 @@ impl Source {
             self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
         // The operator gives a container for interactive use a terminal.
         facts.terminal = is_for_interactive_use;
+        if let Some(cpus) = self.spec.runner.cpu_limit {
+            // A node with fewer cores could not take the pod.
+            facts.cores = facts.cores.max(cpus.ceil() as u32);
+        }
         let Some(cluster) = &self.cluster else {
             return facts;
         };
@@ -143,13 +146,6 @@ impl Source {
         facts.restarts_left = Some(cluster.restarts_left(0));
         facts.grace_period = Some(cluster.grace_period());
         let container = &cluster.runner.container;
-        let limit = container.resources.limits.get("cpu").and_then(Quantity::value);
-        // 0 is no limit.
-        if let Some(cpus) = limit.filter(|cpus| *cpus > 0.0) {
-            // A node with fewer cores could not take the pod.
-            facts.cores = facts.cores.max(cpus.ceil() as u32);
-            facts.cpu_quota = Some(cpus);
-        }
         facts.gpus = derive::gpus(&container.resources);
         if let Some((uid, gid)) = cluster.run_as(container) {
             assume_user(&mut facts, uid, gid);

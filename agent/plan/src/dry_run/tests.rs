@@ -298,8 +298,9 @@ fn limits_of_the_runner_are_its_assumed_cores_and_gpus() {
             "{{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {{name: mc}}, spec: {{\
              containers: [{{image: a, command: b, resources: {{limits: {{{limits}}}}}}}]}}}}"
         );
-        let facts = Source::parse(&text).unwrap().assumed_facts();
-        (facts.usable_cores(), facts.gpus)
+        let source = Source::parse(&text).unwrap();
+        let facts = source.assumed_facts();
+        (facts.usable_cores(&source.spec.runner), facts.gpus)
     };
     assert_eq!(cores_and_gpus(""), (4, 0));
     assert_eq!(cores_and_gpus("cpu: 2, nvidia.com/gpu: 2"), (2, 2));
@@ -307,6 +308,40 @@ fn limits_of_the_runner_are_its_assumed_cores_and_gpus() {
     assert_eq!(cores_and_gpus("cpu: 48, amd.com/gpu: 4"), (48, 4));
     assert_eq!(cores_and_gpus("cpu: 500m"), (1, 0));
     assert_eq!(cores_and_gpus("cpu: 0"), (4, 0));
+}
+
+#[test]
+fn cpu_limit_counts_unless_cpus_or_a_quota_are_assumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mini_cluster, agent_spec, facts) = (
+        folder.path().join("mc.yaml"),
+        folder.path().join("agent.toml"),
+        folder.path().join("facts.toml"),
+    );
+    let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: mc}, spec: {\
+                containers: [{image: a, command: b, resources: {limits: {cpu: 6}}}]}}";
+    std::fs::write(&mini_cluster, text).unwrap();
+    std::fs::write(&agent_spec, "name = 'mc'\n[runner]\ncpu_limit = 6\n").unwrap();
+    for file in [mini_cluster, agent_spec] {
+        let has_cores = |count: u32, assumed: Option<&str>, cpus| {
+            assumed.inspect(|text| std::fs::write(&facts, text).unwrap());
+            let text = run(&Args {
+                facts: assumed.map(|_| facts.clone()),
+                cpus,
+                full: true,
+                ..args(&file)
+            })
+            .unwrap();
+            let host = format!("Assumed host: user root, {count} cores");
+            let listed = format!("\"core\":\"0-{}\"", count - 1);
+            assert!(text.contains(&host) && text.contains(&listed), "{count}: {text}");
+        };
+        has_cores(6, None, None);
+        has_cores(6, Some("cores = 64"), None);
+        has_cores(2, Some("cores = 64\ncpu_quota = 2.0"), None);
+        has_cores(8, None, Some(8));
+        has_cores(8, Some("cores = 64\ncpu_quota = 2.0"), Some(8));
+    }
 }
 
 #[test]

@@ -154,7 +154,7 @@ pub fn host_facts(source: &Source, facts: &Facts) -> String {
         0 => "user root".to_owned(),
         uid => format!("uid {uid}, gid {}", facts.gid),
     }];
-    parts.push(match facts.usable_cores() {
+    parts.push(match facts.usable_cores(&source.spec.runner) {
         1 => "1 core".into(),
         cores => format!("{cores} cores"),
     });

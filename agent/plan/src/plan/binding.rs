@@ -3,6 +3,7 @@
 //! R (Flux's resource set) names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to the cores in R. If
 //! the pods of a node share its CPUs, the tasks of all pods would run on the same few cores.
 
+use flux_shared::agent_spec::Runner;
 use serde::Serialize;
 
 use crate::facts::Facts;
@@ -16,9 +17,9 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Decides whether tasks are bound. `declared`: number of cores in the spec.
-    pub fn of(declared: Option<u32>, facts: &Facts) -> Binding {
-        let (on, why) = match (declared, facts.cpuset) {
+    /// Decides whether tasks are bound.
+    pub fn of(runner: &Runner, facts: &Facts) -> Binding {
+        let (on, why) = match (runner.declared_cores(), facts.cpuset) {
             (Some(cores), _) if cores > facts.cores => (
                 false,
                 format!(
@@ -26,7 +27,7 @@ impl Binding {
                     facts.cores
                 ),
             ),
-            (_, Some(cpus)) if is_exclusive(cpus, facts) => {
+            (_, Some(cpus)) if is_exclusive(cpus, runner, facts) => {
                 (true, format!("the cpuset of {} is exclusive", cpu_count(cpus)))
             }
             (_, Some(cpus)) => (
@@ -62,9 +63,11 @@ fn cpu_count(cpus: u32) -> String {
 
 /// Whether the container has its cpuset exclusively. The kubelet's static CPU manager gives exclusive CPUs to a
 /// Guaranteed pod. All other pods share the remaining CPUs: their cpuset is smaller than the machine too, but
-/// their oom_score_adj is above 0. A CPU quota below the number of CPUs also means that the cpuset is shared.
-fn is_exclusive(cpus: u32, facts: &Facts) -> bool {
-    facts.oom_score <= 0 && facts.cpu_quota.is_none_or(|quota| quota >= f64::from(cpus))
+/// their oom_score_adj is above 0. A CPU limit below the number of CPUs also means that the cpuset is shared: a pod with
+/// a fraction of a CPU gets no exclusive CPUs.
+fn is_exclusive(cpus: u32, runner: &Runner, facts: &Facts) -> bool {
+    let limit = facts.cpu_limit(runner);
+    facts.oom_score <= 0 && limit.is_none_or(|limit| limit >= f64::from(cpus))
 }
 
 #[cfg(test)]
@@ -72,7 +75,32 @@ mod tests {
     use super::*;
 
     fn of(declared: Option<u32>, facts: Facts) -> Binding {
-        Binding::of(declared, &facts)
+        let runner = Runner {
+            cores: declared,
+            ..Runner::default()
+        };
+        Binding::of(&runner, &facts)
+    }
+
+    /// The kubelet sets no quota with `cpuCFSQuota: false`, nor for exclusive CPUs since Kubernetes 1.33.
+    #[test]
+    fn limit_of_the_spec_tells_exclusive_cpus_without_a_quota() {
+        let is_on = |cpu_limit, cpu_quota| {
+            let runner = Runner {
+                cpu_limit,
+                ..Runner::default()
+            };
+            let facts = Facts {
+                cores: 6,
+                cpuset: Some(6),
+                oom_score: -997,
+                cpu_quota,
+                ..Facts::default()
+            };
+            Binding::of(&runner, &facts).on
+        };
+        assert!(!is_on(Some(3.5), None) && is_on(Some(6.0), None));
+        assert!(is_on(Some(3.5), Some(6.0)), "the pod was resized");
     }
 
     #[test]

@@ -134,11 +134,7 @@ def forget_resources(context):
 /// The text of the XML file: one machine with one NUMA node and one package.
 fn xml(resolved: &Resolved) -> String {
     // The number in the spec counts, even if the pod has fewer cores.
-    let count = resolved
-        .spec
-        .runner
-        .declared_cores()
-        .unwrap_or_else(|| resolved.facts.usable_cores()) as usize;
+    let count = resolved.cores() as usize;
     let real_cores = resolved.facts.cpus.iter().take(count).cloned();
     // More cores, of one CPU each, if the spec declares more than there are or assumed facts name no CPUs. Their CPUs
     // have numbers that no real core has.

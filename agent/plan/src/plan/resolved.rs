@@ -61,7 +61,7 @@ impl<'a> Resolved<'a> {
             rank,
             identity: Identity::of(spec.runner.user.as_ref(), facts),
             domain: hosts::domain(spec, facts.cluster_domain.as_deref()),
-            binding: Binding::of(spec.runner.declared_cores(), facts),
+            binding: Binding::of(&spec.runner, facts),
             hosts,
         })
     }
@@ -69,6 +69,14 @@ impl<'a> Resolved<'a> {
     /// Changes the identity for a sidecar, which runs as its own user.
     pub fn use_sidecar_identity(&mut self) {
         self.identity = Identity::of(None, self.facts);
+    }
+
+    /// Number of cores of each node in R: those that the spec declares or, without, those that the container may use.
+    pub fn cores(&self) -> u32 {
+        let runner = &self.spec.runner;
+        runner
+            .declared_cores()
+            .unwrap_or_else(|| self.facts.usable_cores(runner))
     }
 
     /// The agent's own user: the owner of what Flux's user must not change.

@@ -85,11 +85,7 @@ pub fn snippet_step(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
 
 /// The text of the agent's R.
 fn text(resolved: &Resolved) -> Result<String, PlanError> {
-    let cores = resolved
-        .spec
-        .runner
-        .declared_cores()
-        .unwrap_or_else(|| resolved.facts.usable_cores());
+    let cores = resolved.cores();
     let gpus = resolved.facts.gpus;
     let resources = ResourceSet {
         version: 1,

@@ -9,13 +9,9 @@ use super::{Content, Mode, Resolved, Step};
 /// The settings of the RESTful API, if this pod is the lead and runs it.
 pub fn wanted<'a>(resolved: &'a Resolved) -> Option<&'a Restful> {
     let runner = &resolved.spec.runner;
-    let is_lead_without_program =
-        runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
-    if is_lead_without_program {
-        runner.restful.as_ref()
-    } else {
-        None
-    }
+    // The server is an initial program. So it needs a lead that has no other, and an interactive lead starts none.
+    let can_run = runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
+    runner.restful.as_ref().filter(|_| can_run)
 }
 
 /// Copies of the mounted Secrets that the server needs, readable by its user.

@@ -104,17 +104,17 @@ mod tests {
     use super::*;
     use crate::facts::Facts;
     use crate::plan::{PodContainer, build};
-    use flux_shared::agent_spec::AgentSpec;
+    use flux_shared::agent_spec::{AgentSpec, Runner};
 
     #[test]
     fn shell_defaults_set_cpu_affinity_only_when_job_has_none() {
-        let off = defaults(&Binding::of(None, &Facts::default()));
+        let off = defaults(&Binding::of(&Runner::default(), &Facts::default()));
         assert!(
             off.contains("== nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n"),
             "{off}"
         );
         let on = defaults(&Binding::of(
-            None,
+            &Runner::default(),
             &Facts {
                 cpuset: Some(1),
                 ..Facts::default()

@@ -56,6 +56,7 @@ fn runner(program: Program) -> Runner {
         interactive: false,
         prefix: command_words::split("nice -n 5 $LEVEL").unwrap().words,
         cores: Some(2),
+        cpu_limit: None,
         gpus: false,
         logs: "/results".into(),
         user: Some(RunnerUser {
@@ -170,6 +171,8 @@ fn specs() -> Vec<AgentSpec> {
         (spec.elastic, spec.network.hostlist) = (false, None);
         spec.runner.program = Program::BatchRaw { text: "run\n".into() };
     });
+    // The limit counts only if the spec declares no cores.
+    more(&|spec| (spec.runner.cores, spec.runner.cpu_limit) = (None, Some(2.0)));
     more(&|spec| spec.flux.broker_config = Some("[a]\nb = 1\n".into()));
     more(&|spec| {
         spec.view = View {
@@ -233,6 +236,7 @@ fn leaves(at: &str, value: &Value, out: &mut Vec<String>) {
 fn changed(leaf: &str, value: &Value) -> Value {
     match value {
         Value::Bool(value) => json!(!value),
+        Value::Number(number) if number.is_f64() => json!(number.as_f64().unwrap() + 1.0),
         Value::Number(number) => json!(number.as_u64().unwrap() + 1),
         Value::String(_) if leaf.ends_with("/topology") => json!("kary:3"),
         Value::String(_) if leaf.ends_with("/hostlist") => json!("mc-[0-4],other,10.0.0.9"),
@@ -272,6 +276,7 @@ fn every_spec_field_changes_some_plan() {
     // Fields that are omitted if they have their default must be in some spec above.
     for field in [
         "/elastic",
+        "/runner/cpu_limit",
         "/flux/broker_config",
         "/view/install_root",
         "/network/lead/port",
