@@ -1,11 +1,7 @@
 //! Each file of the folder `bad` breaks one rule. Its first lines name who rejects it, and the expected error.
 //! `operator/tests/it/inputs.rs` checks who rejects it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    reason = "tests read files and print what they found"
-)]
+#![allow(clippy::disallowed_methods, reason = "tests read files")]
 
 use std::path::PathBuf;
 

@@ -149,8 +149,9 @@ impl Executor<'_> {
         let Some(lead) = lead.as_mut().or(parent.as_mut()) else {
             return Ok(after);
         };
-        // A lead that ends stays up until the brokers below it have left. In a tree that may take long, so a
-        // pod that got a stop does not wait for it.
+        // A lead that ends stays up until the brokers below it have left. In a tree that may take long, so a pod that got a
+        // stop does not wait for it. The lead then counts as one that goes on, and this pod ends with REPLACE. That does no
+        // harm if the lead was ending: a Job that is over replaces nobody.
         let probe_time = if ended.stopped.is_some() && !is_parent_the_lead {
             Duration::ZERO
         } else {
@@ -184,7 +185,8 @@ impl Executor<'_> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
-        // The last attempt begins within `probe_time`, and all attempts end within the timeout.
+        // `probe_time` limits when another probe may begin. The timeout also limits the last probe, which may wait for DNS
+        // or a connection.
         let gone = tokio::time::timeout(SHUTDOWN_TIMEOUT, is_gone_within(lead, probe_time));
         tokio::pin!(gone);
         if let Interrupted::Done(gone) = self

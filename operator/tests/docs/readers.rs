@@ -20,11 +20,13 @@ const ALL: [(&str, Effect); 6] = [
     ("operator", |effects| &effects.operator),
 ];
 
-/// The readers of fields that are not tried: another value alone is refused, or they are about what the operator does
-/// with a Job that failed.
-const NOT_TRIED: &[(&str, &[&str])] = &[
+/// Readers that the trial does not find, besides those that it finds.
+const MORE_READERS: &[(&str, &[&str])] = &[
+    // A spec in which only this field differs is invalid.
     ("spec.containers[].runFlux", &["agent", "pods"]),
+    // The same. No object depends on it: the operator only checks it.
     ("spec.containers[].noWrapEntrypoint", &["operator"]),
+    // What the operator does with a failed Job is no part of `Effects`.
     ("spec.backoffLimit", &["operator"]),
     ("spec.deadlineSeconds", &["operator"]),
 ];
@@ -42,15 +44,15 @@ impl Readers {
             .iter()
             .map(|(leaf, schema)| (shown(leaf, spec), readers(leaf, schema)));
         let number = |name: &&str| ALL.iter().position(|(other, _)| other == name).unwrap();
-        let not_tried = NOT_TRIED
+        let more = MORE_READERS
             .iter()
             .map(|(path, names)| ((*path).to_owned(), names.iter().map(number).collect()));
-        Readers(tried.chain(not_tried).collect())
+        Readers(tried.chain(more).collect())
     }
 
     /// The readers of a field, or of all fields in a block. v1alpha1 has the same fields, except that its
-    /// `cleanupMiniCluster` is v1alpha2's `cleanup`, and its `cleanup` is v1alpha2's `cleanupPods`. These two have
-    /// the same readers, so only the first is renamed here.
+    /// `cleanupMiniCluster` is v1alpha2's `cleanup`, and its `cleanup` is v1alpha2's `cleanupPods`. In v1alpha2 these two
+    /// have the same readers. So v1alpha1's `cleanup` is not renamed here.
     pub fn of(&self, path: &str) -> String {
         let path = match path {
             "spec.cleanupMiniCluster" => "spec.cleanup",

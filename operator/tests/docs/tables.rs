@@ -75,6 +75,7 @@ fn exit_codes_are_those_of_the_code() {
             .meaning()
             .split_once(&format!(" (exit code {code})"))
             .unwrap_or_else(|| panic!("the meaning of {reason} has no `(exit code {code})`"));
+        // The reason LeadLost describes the loss of a pod. The code is of the pod that replaces it.
         let meaning = match category {
             Category::LeadLost => {
                 "an earlier pod of this lead was lost and may have run the command, so this pod does not run it. The operator restarts the MiniCluster if `backoffLimit` allows".to_owned()
@@ -223,6 +224,14 @@ const LABELS: &[(&str, &str)] = &[
         "the MiniCluster's span, if the operator sends traces",
     ),
     (
+        "flux-framework.org/user-init-containers",
+        "the init containers that come from `podTemplate`, if there are any",
+    ),
+    (
+        "flux-framework.org/end",
+        "the pod has to end because a snippet of another pod failed: the time of the request, and the cause",
+    ),
+    (
         "flux-framework.org/owner-uid",
         "the uid of the MiniCluster that the PersistentVolume was created for",
     ),
@@ -320,11 +329,15 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
             add("claim", serde_json::to_value(&made.claim).unwrap());
         }
     }
-    // The operator sets it on the claim once the volume exists.
-    found
-        .entry("flux-framework.org/volume-uid".into())
-        .or_default()
-        .insert("claim: annotation".into());
+    // The first is only on pods with init containers of a template. The operator sets the others after the objects exist.
+    for (key, place) in [
+        ("flux-framework.org/user-init-containers", "pod: annotation"),
+        ("flux-framework.org/end", "pod: annotation"),
+        ("job-index", "pod: label"),
+        ("flux-framework.org/volume-uid", "claim: annotation"),
+    ] {
+        found.entry(key.into()).or_default().insert(place.into());
+    }
     let own: BTreeSet<&str> = LABELS.iter().map(|(name, _)| *name).collect();
     // Labels that the examples' authors set do not count.
     let strange: Vec<_> = found

@@ -176,7 +176,8 @@ class Helper:
             try:
                 jobspec = self.jobspec(token, request["job"]).dumps()
                 self.note(token)
-                # Flux's validator is such a program, too. This module of Flux has made a valid jobspec.
+                # Flux pipes jobspecs to its validator, too, with the limit that MOST_UNANSWERED_BYTES describes. It is not
+                # needed: this module of Flux has made a valid jobspec.
                 future = flux.job.submit_async(self.handle, jobspec, novalidate=True)
             except Exception as error:  # whatever Flux's module says of a job that cannot be
                 self.refuse(token, str(error))

@@ -11,7 +11,7 @@ pub fn wanted<'a>(resolved: &'a Resolved) -> Option<&'a Restful> {
     let runner = &resolved.spec.runner;
     // The server is an initial program. So it needs a lead that has no other, and an interactive lead starts none.
     let can_run = runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
-    runner.restful.as_ref().filter(|_| can_run)
+    if can_run { runner.restful.as_ref() } else { None }
 }
 
 /// Copies of the mounted Secrets that the server needs, readable by its user.

@@ -41,7 +41,8 @@ fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
     Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
 }
 
-/// The steps are one test: once Kueue's CRD exists, it exists for all.
+/// One test, since the order matters: the steps without Kueue come first. Its CRD, once created, exists for all tests
+/// that share the API server.
 #[test]
 fn status_explains_queue_wait_with_shipped_permissions() {
     test("why", async |fixture| {
@@ -59,7 +60,8 @@ fn status_explains_queue_wait_with_shipped_permissions() {
             })
             .await;
         operator.stop().await;
-        // An operator that may not list Workloads reports the same, and never that a permission would help.
+        // An operator that may not list Workloads finds out in another way that there is no Kueue. The 403 below shows that
+        // it lacked the permission.
         let calls = Calls::default();
         let plain = fixture
             .operator_installed(calls.clone(), &json!({}), |_| {})
@@ -113,14 +115,14 @@ fn status_explains_queue_wait_with_shipped_permissions() {
             "{waiting:#}"
         );
         assert_eq!(waiting["reason"], "Queued");
-        elastic_growth_wait_is_explained_with_as_few_calls(&fixture, &operator.calls).await;
+        elastic_growth_wait_is_explained_with_few_calls(&fixture, &operator.calls).await;
         operator.stop().await;
     });
 }
 
 /// Kueue admits the growth of an elastic Job through another Workload. Until then, a gate in the Job's
 /// template holds its pods.
-async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, calls: &Calls) {
+async fn elastic_growth_wait_is_explained_with_few_calls(fixture: &Fixture, calls: &Calls) {
     // The operator asks about those that wait as well, so they are deleted.
     for other in ["nobody", "plain", "unread", "mc"] {
         fixture.delete::<MiniCluster>(other).await;
@@ -180,8 +182,8 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
         .iter()
         .filter(|call| call.group == "kueue.x-k8s.io")
         .count();
-    // The operator asks at most once in ten seconds, as for a MiniCluster that waits to begin. The test may have waited
-    // longer than that for the message.
+    // The operator asks at most once in ten seconds, as for a MiniCluster that waits to begin: one call, and one for each
+    // ten seconds that the test waited. One more may have been under way at `clear`.
     let seconds = begin.elapsed().as_secs_f64();
     assert!(
         kueue_calls >= 1 && kueue_calls as f64 <= 2.0 + seconds / 10.0,

@@ -1,4 +1,4 @@
-//! Programs of a node that are killed and started again.
+//! The kubelet and containerd of a node are killed and started again while MiniClusters run there.
 
 use crate::machines::restart;
 use crate::stage::{ExpectedEnd, Program, test};
@@ -24,8 +24,8 @@ fn jobs_go_on_when_containerd_and_kubelet_are_killed() {
         ];
         stage.create_all(&[&both[0], &both[1]]).await;
         for worker in [2, 3] {
-            for program in ["kubelet", "containerd"] {
-                restart(worker, program, 1).await;
+            for daemon in ["kubelet", "containerd"] {
+                restart(worker, daemon, 1).await;
             }
         }
         for program in &both {

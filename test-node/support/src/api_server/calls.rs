@@ -113,9 +113,9 @@ impl Calls {
         self.log.lock().unwrap().clone()
     }
 
-    /// All calls except lists, watches and patches of a pod's status. With such a patch the operator labels the lead's
-    /// pod (it may change pods in no other way). It does so in the background, at any time, so tests cannot count these
-    /// patches.
+    /// All calls except lists, watches and patches of `pods/status`. Such a patch may change labels, too: by it the
+    /// operator labels the lead's pod, since it has no permission to patch pods themselves. It does so in the background,
+    /// at any time, so tests cannot count these patches.
     pub fn counted(&self) -> Vec<Call> {
         self.all()
             .into_iter()
