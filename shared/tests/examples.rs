@@ -114,7 +114,7 @@ fn every_minicluster_becomes_the_spec_of_its_pods() {
 }
 
 #[test]
-fn a_spec_that_is_written_by_hand_fits_its_job() {
+fn hand_written_agent_spec_fits_its_job() {
     let mut found = 0;
     for (file, _, documents) in manifests() {
         let spec = documents
@@ -140,10 +140,10 @@ fn a_spec_that_is_written_by_hand_fits_its_job() {
 /// follower that alone was stopped. The rules match the codes in the message of a failed Job.
 #[test]
 fn jobset_restarts_after_exactly_the_retriable_agent_codes() {
-    let may_help = Category::ALL
+    let retriable = Category::ALL
         .into_iter()
         .filter(|category| category.is_retriable());
-    let wanted: BTreeSet<u8> = may_help.map(Category::code).chain([REPLACE]).collect();
+    let wanted: BTreeSet<u8> = retriable.map(Category::code).chain([REPLACE]).collect();
     let mut found = BTreeSet::new();
     for (file, _, documents) in manifests() {
         for document in documents {
@@ -154,8 +154,8 @@ fn jobset_restarts_after_exactly_the_retriable_agent_codes() {
             };
             let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
             let rules = list(&spec["failurePolicy"]["rules"]);
-            let again = rules.iter().filter(|rule| rule["action"] == "RestartJobSet");
-            let patterns = again.flat_map(|rule| list(&rule["onJobFailureMessagePatterns"]));
+            let restart_rules = rules.iter().filter(|rule| rule["action"] == "RestartJobSet");
+            let patterns = restart_rules.flat_map(|rule| list(&rule["onJobFailureMessagePatterns"]));
             let patterns: Vec<String> = patterns
                 .map(|pattern| pattern.as_str().unwrap().to_owned())
                 .collect();
@@ -218,8 +218,9 @@ fn runs_agent(container: &Value) -> bool {
     word(0).ends_with("/flux-agent") && word(1) == "run"
 }
 
-/// A lead's pod that replaces another one must not run the program again. The agent learns from two variables that its
-/// pod is a replacement. The Job controller counts the failures of an index only with `backoffLimitPerIndex`.
+/// A lead's pod that replaces another one must not run the program again. The agent learns from two variables, with
+/// the Job controller's counts of earlier pods, that its pod is a replacement. The Job controller counts them only with
+/// `backoffLimitPerIndex`.
 #[test]
 fn job_replaces_no_pod_unless_its_agent_learns_of_it() {
     let mut found = BTreeSet::new();
@@ -324,7 +325,7 @@ fn every_example_has_a_manifest_and_explains_its_files() {
 }
 
 #[test]
-fn links_between_the_explanations_lead_somewhere() {
+fn relative_links_of_the_readmes_lead_to_files() {
     let pages = folders()
         .into_iter()
         .map(|folder| folder.join("README.md"))
