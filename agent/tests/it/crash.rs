@@ -177,7 +177,7 @@ fn words(program: &Path, arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn install_dies_at_any_write() {
+fn install_is_repeatable_after_a_kill_at_any_write() {
     need_strace();
     let install = |to: &Path| words(agent(), &["install", "--to", to.to_str().unwrap()]);
     let new = fs::read(agent()).unwrap();
@@ -271,7 +271,7 @@ fn view(image: &Path, pod: &Path) -> Vec<String> {
 }
 
 #[test]
-fn view_dies_at_any_write() {
+fn view_is_repeatable_after_a_kill_at_any_write() {
     need_strace();
     let (old, new) = (view_image("older "), view_image("new "));
     let whole = folder();
@@ -378,7 +378,7 @@ fn age_temporary_files(top: &Path, tree: &Tree) {
 const STARTS: &str = "/mnt/flux/config/agent/starts";
 
 #[test]
-fn run_dies_at_any_write() {
+fn run_is_repeatable_after_a_kill_at_any_write() {
     need_strace();
     let whole = lead();
     let log = whole.at(image::RECORD).join("trace").display().to_string();

@@ -51,7 +51,7 @@ fn gives_up(
 const ROOT: (u32, u32) = (0, 0);
 
 #[test]
-fn a_spec_that_is_missing_or_not_understood() {
+fn agent_gives_up_on_a_missing_or_invalid_spec() {
     let image = pod_image("", 1);
     std::fs::remove_file(image.at(SPEC_FILE)).unwrap();
     gives_up(
@@ -85,7 +85,7 @@ fn a_spec_that_is_missing_or_not_understood() {
 }
 
 #[test]
-fn a_view_that_is_missing() {
+fn agent_gives_up_on_a_view_without_flux() {
     let image = pod_image("", 1);
     std::fs::remove_file(image.at("/mnt/flux/view/bin/flux")).unwrap();
     gives_up(
@@ -124,7 +124,7 @@ fn follower_gives_up_when_lead_misses_parent_deadline() {
 }
 
 #[test]
-fn a_certificate_that_cannot_be_read_or_is_none() {
+fn agent_gives_up_on_an_unreadable_or_invalid_certificate() {
     let image = pod_image("", 2);
     // Uid 1000 may write to these folders, so it fails at the certificate, which only root may read.
     for folder in ["/mnt/flux", "/mnt/flux/config", "/tmp"] {
@@ -155,7 +155,7 @@ fn a_certificate_that_cannot_be_read_or_is_none() {
 }
 
 #[test]
-fn a_volume_that_cannot_be_written() {
+fn agent_gives_up_on_a_volume_that_it_cannot_write_to() {
     let image = pod_image("", 1);
     image.mode("/mnt/flux/config", 0o555);
     gives_up(
@@ -169,7 +169,7 @@ fn a_volume_that_cannot_be_written() {
 }
 
 #[test]
-fn a_snippet_in_an_image_without_a_shell() {
+fn agent_gives_up_on_a_snippet_without_a_shell() {
     let image = pod_image("[runner.snippets]\ninit = 'echo hi'", 1);
     for shell in ["bash", "dash", "sh"] {
         std::fs::remove_file(image.at("/usr/bin").join(shell)).unwrap();

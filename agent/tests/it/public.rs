@@ -329,10 +329,10 @@ fn failed_snippet_is_reported_with_last_line_and_remedy() {
     }
 }
 
-/// The kubelet writes this file from the annotation that the operator sets. Only one of the two pods exists, so it
-/// waits for the other after its snippet.
+/// The operator requests the end by an annotation, which the kubelet writes into the file `END_KEY`. Only one of the two
+/// pods exists, so it waits for the other after its snippet.
 #[test]
-fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
+fn pod_ends_with_the_reason_when_the_operator_requests_it() {
     // 143: the lead's code, as after SIGTERM. 238: `REPLACE`, the code of a follower that is stopped.
     for (index, code) in [("0", 143), ("1", 238)] {
         let pods = minicluster(
