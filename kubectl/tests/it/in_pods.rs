@@ -99,7 +99,7 @@ pub async fn up(fixture: &Fixture, size: usize) -> Operator {
 }
 
 /// A user whose requests go to a proxy that runs these programs in its pods.
-pub async fn over(
+pub async fn with_programs(
     person: UserAccount,
     programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
 ) -> (Front, UserAccount) {
@@ -110,7 +110,7 @@ pub async fn over(
 fn top_in_a_pipe_prints_once_without_colours() {
     test("top", async |fixture| {
         let operator = up(&fixture, 2).await;
-        let (front, person) = over(user_of(&fixture), agents()).await;
+        let (front, person) = with_programs(user_of(&fixture), agents()).await;
         let output = person.run(&["top", "mc"]).await;
         assert_eq!((output.code, output.err.as_str()), (0, ""), "{output:?}");
         assert!(
@@ -230,7 +230,7 @@ fn commands_in_pods_need_exec_permission_and_name_it() {
             ("pods", "get,list"),
             ("pods/exec", "get,create"),
         ];
-        let (_front, one) = over(user_with(&fixture, "one", &rights), agents()).await;
+        let (_front, one) = with_programs(user_with(&fixture, "one", &rights), agents()).await;
         for (arguments, out) in [
             (&["top", "mc"][..], "mc: state run"),
             (&["jobs", "mc"], "ƒabc"),
@@ -257,7 +257,7 @@ fn commands_in_pods_need_exec_permission_and_name_it() {
                 "{arguments:?}: {output:?}"
             );
         }
-        let (front, other) = over(user_with(&fixture, "other", &rights[..2]), agents()).await;
+        let (front, other) = with_programs(user_with(&fixture, "other", &rights[..2]), agents()).await;
         for arguments in [
             &["top", "mc"][..],
             &["connect", "mc", "--", "true"],
@@ -279,7 +279,7 @@ fn commands_in_pods_need_exec_permission_and_name_it() {
 fn machine_output_is_uniform_and_refused_where_missing() {
     test("answers", async |fixture| {
         let operator = up(&fixture, 2).await;
-        let (_front, person) = over(user_of(&fixture), agents()).await;
+        let (_front, person) = with_programs(user_of(&fixture), agents()).await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
         let json = async |arguments: &[&str]| -> Value {
@@ -338,7 +338,7 @@ fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
     test("stop-lost", async |fixture| {
         let operator = up(&fixture, 1).await;
         let killed = |session: Session| session.end(137).boxed();
-        let (front, person) = over(user_of(&fixture), killed).await;
+        let (front, person) = with_programs(user_of(&fixture), killed).await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
         let (output, ()) = tokio::join!(person.run(&["stop", "mc"]), async {
             front.when_told(&["stop"]).await;
@@ -374,7 +374,7 @@ async fn stopped_by_owner(
     agent: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
 ) -> PluginOutput {
     let owner = [("miniclusters.flux-framework.org", "*"), ("pods,pods/exec", "*")];
-    let (_front, person) = over(user_with(fixture, "owner", &owner), agent).await;
+    let (_front, person) = with_programs(user_with(fixture, "owner", &owner), agent).await;
     person.run(&["stop", "mc"]).await
 }
 
@@ -383,7 +383,7 @@ fn refused_stop_is_no_shutdown_when_the_lead_restarts() {
     test("stop-refused", async |fixture| {
         let operator = up(&fixture, 1).await;
         let run = refusing(r#"{"status":1,"state":"run","snippet":null}"#);
-        let (front, person) = over(user_of(&fixture), run).await;
+        let (front, person) = with_programs(user_of(&fixture), run).await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
         let (output, ()) = tokio::join!(person.run(&["stop", "mc"]), async {
             // After the refusal, the plugin asks for the status.
@@ -487,7 +487,7 @@ fn stop_spares_restarted_minicluster_that_waits_for_quorum() {
 fn stop_shuts_the_instance_down_and_reports_it() {
     test("stop", async |fixture| {
         let operator = up(&fixture, 2).await;
-        let (front, person) = over(user_of(&fixture), agents()).await;
+        let (front, person) = with_programs(user_of(&fixture), agents()).await;
         let output = person.run(&["stop", "mc"]).await;
         assert_eq!(
             (output.code, output.out.as_str()),
@@ -522,7 +522,7 @@ fn stop_shuts_the_instance_down_and_reports_it() {
 fn sixty_four_brokers_fit_on_a_screen() {
     test("many", async |fixture| {
         let operator = fixture.operator().await;
-        let (_front, person) = over(user_of(&fixture), agents()).await;
+        let (_front, person) = with_programs(user_of(&fixture), agents()).await;
         fixture.create("mc", json!({ "size": 64 })).await;
         let pods = fixture.pods("mc", 64).await;
         for index in (0..64).filter(|index| *index != 40) {
@@ -574,7 +574,7 @@ fn connect_passes_input_and_its_end_to_the_program() {
             }
             .boxed()
         };
-        let (_front, person) = over(user_of(&fixture), cat).await;
+        let (_front, person) = with_programs(user_of(&fixture), cat).await;
         let mut connect = person.command(&["connect", "mc", "--", "cat"]);
         let mut connect = connect.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut input = connect.stdin.take().unwrap();
@@ -595,7 +595,7 @@ fn commands_in_pods_end_when_the_connection_is_lost() {
         let operator = up(&fixture, 1).await;
         // The session is dropped: the connection breaks without an end.
         let lost = |mut session: Session| async move { session.say("a\n").await }.boxed();
-        let (_front, person) = over(user_of(&fixture), lost).await;
+        let (_front, person) = with_programs(user_of(&fixture), lost).await;
         for (arguments, code, out, err) in [
             (
                 &["connect", "mc", "--", "a"][..],
@@ -640,7 +640,7 @@ fn commands_in_pods_end_when_their_output_is_closed() {
             }
             .boxed()
         };
-        let (_front, person) = over(user_of(&fixture), prints).await;
+        let (_front, person) = with_programs(user_of(&fixture), prints).await;
         for arguments in [
             &["connect", "mc", "--", "a"][..],
             &["submit", "mc", "--watch", "--", "a"],

@@ -106,13 +106,13 @@ fn run_prints_the_jobs_output_and_exits_with_its_code() {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
         let logs = |request: &LogRequest| {
+            // The last part of a pod's name is random. So only the first four characters are printed and compared.
             Some(vec![
                 (Duration::ZERO, format!("hello from {}", &request.pod[..4])),
                 (Duration::ZERO, "b  c".into()),
             ])
         };
         let (_front, person) = Front::before(&person, agents(), logs).await;
-        // The last part of a pod's name is random. So only the first four characters are compared.
         for code in [0, 1, 42, 137, 255] {
             let name = format!("m{code}");
             let run = person.start(&["run", "--name", &name, "app:1", "--", "work"]);

@@ -1,7 +1,7 @@
 //! What a user sees on a terminal, which script(1) provides.
 //!
-//! The pods have no kubelet. So `over` puts a proxy (`Front`) before the API server. For each program that the plugin
-//! starts in a pod, the proxy calls the test's closure, which plays the program by its `Session`.
+//! The pods have no kubelet. So `with_programs` puts a proxy (`Front`) before the API server. For each program that the
+//! plugin starts in a pod, the proxy calls the test's closure, which plays the program by its `Session`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout};
 
 use crate::front::{Session, SessionEvent};
-use crate::in_pods::{over, up, usage};
+use crate::in_pods::{up, usage, with_programs};
 use crate::user_account::{PluginOutput, in_time};
 use crate::user_of;
 use test_support::api_server::{test, until};
@@ -83,7 +83,7 @@ enum Ending {
 }
 
 /// `top` refreshes, reports an error that passes, and prints no line that is longer than the terminal's.
-async fn changes(script: &Child, out: &mut ChildStdout, seen: &mut String) {
+async fn assert_refreshes_and_fits(script: &Child, out: &mut ChildStdout, seen: &mut String) {
     assert!(seen.contains("0 running, 3 waiting"), "{seen}");
     read_until(out, seen, "1 running, 3 waiting").await;
     read_until(out, seen, "! no usage available of mc: not up: a hiccup").await;
@@ -155,7 +155,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             }
             .boxed()
         };
-        let (front, person) = over(user_of(&fixture), agent).await;
+        let (front, person) = with_programs(user_of(&fixture), agent).await;
         for ending in [Ending::Key(b"q"), Ending::Key(b"\x03"), Ending::Signal("-TERM")] {
             let is_first = front.started().is_empty();
             let mut script = person.on_terminal("rows 12 cols 60", TOP).spawn().unwrap();
@@ -171,7 +171,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
                 .unwrap()
                 .to_owned();
             if is_first {
-                changes(&script, &mut out, &mut seen).await;
+                assert_refreshes_and_fits(&script, &mut out, &mut seen).await;
             }
             ends_as_it_began(script, out, seen, &before, ending).await;
         }
@@ -206,7 +206,7 @@ fn top_ends_when_the_job_does() {
             }
             .boxed()
         };
-        let (_front, person) = over(user_of(&fixture), agent).await;
+        let (_front, person) = with_programs(user_of(&fixture), agent).await;
         let mut script = person
             .on_terminal("rows 30 cols 100", "$plugin top mc --interval 1; echo code $?")
             .spawn()
@@ -252,7 +252,7 @@ fn resize_of_the_terminal_reaches_the_program_in_the_pod() {
             }
             .boxed()
         };
-        let (_front, person) = over(user_of(&fixture), shell).await;
+        let (_front, person) = with_programs(user_of(&fixture), shell).await;
         let mut script = person
             .on_terminal("rows 33 cols 77", "$plugin connect mc; echo code $?")
             .spawn()
@@ -283,7 +283,7 @@ fn connect_leaves_the_terminal_as_it_was_after_a_signal() {
             }
             .boxed()
         };
-        let (_front, person) = over(user_of(&fixture), shell).await;
+        let (_front, person) = with_programs(user_of(&fixture), shell).await;
         let line =
             "echo before $(stty -g) over; $plugin connect mc; echo code $?; echo after $(stty -g) over";
         for (signal, code) in [("-TERM", "code 143"), ("-HUP", "code 129")] {
@@ -368,6 +368,7 @@ fn ctrl_c_leaves_no_progress_line_on_the_terminal() {
         read_until(&mut out, &mut seen, "shutting down mc").await;
         let (before, after) = seen.split_once("^C").unwrap();
         assert!(before.ends_with('\n'), "{seen:?}");
+        // Moves up over the four lines of the progress, and clears them.
         assert!(after.starts_with("\x1b[4A\r\x1b[J"), "{seen:?}");
         in_time("its output ends", out.read_to_string(&mut seen))
             .await

@@ -168,9 +168,9 @@ fn top_prints_usage_of_a_running_instance() {
             assert!(output.out.contains(part), "no `{part}`:\n{}", output.out);
         }
         let json = person.run(&["top", "mc", "-o", "json"]).await;
-        let figures: Value = serde_json::from_str(&json.out).unwrap();
+        let usage: Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(
-            (&figures["name"], &figures["brokers"]["size"]),
+            (&usage["name"], &usage["brokers"]["size"]),
             (&json!("mc"), &json!(2)),
             "{json:?}"
         );
