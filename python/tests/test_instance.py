@@ -294,7 +294,7 @@ def test_api_server_that_stays_away_is_named(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("name", ["mc", None])
-def test_one_that_was_not_created_changes_nothing(cluster: MiniCluster, api: FakeApi, name: str | None) -> None:
+def test_minicluster_that_was_not_created_changes_nothing(cluster: MiniCluster, api: FakeApi, name: str | None) -> None:
     other = MiniCluster("app", size=1, name=name)
     other._access = cluster._access
     other.delete()

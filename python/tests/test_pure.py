@@ -446,7 +446,7 @@ def test_report_is_one_page_with_the_remedy() -> None:
     assert "has not processed it yet" in str(build("team", {**cluster, "status": {}}, [], [], None))
 
 
-def test_package_imports_in_old_and_new_pythons_without_optional_parts() -> None:
+def test_package_imports_without_optional_packages() -> None:
     """No module of the package needs IPython or cloudpickle."""
     block = "import sys; sys.modules['IPython'] = sys.modules['cloudpickle'] = None; import flux_minicluster"
     subprocess.run([sys.executable, "-c", block], check=True, env=dict(os.environ))
