@@ -166,7 +166,7 @@ async fn measure(client: Client, namespace: String) -> Report {
             }
         }
     }
-    // Of MiniClusters, and of a bare Job.
+    // The seconds of the stops: first those of MiniClusters, then that of a bare Job.
     let mut stops: [Vec<f64>; 2] = Default::default();
     for run in 0..setting("BENCH_STOPS", 3) {
         let staying = mini_cluster(
@@ -256,8 +256,10 @@ impl Fixture {
         let since = || begin.elapsed().as_secs_f64();
         self.create(name, object).await;
         let running = async {
-            self.until("all pods run", async || self.running_or_more(name).await == SIZE)
-                .await;
+            self.until("all pods run", async || {
+                self.running_or_succeeded(name).await == SIZE
+            })
+            .await;
             since()
         };
         let first_line = async {
@@ -277,8 +279,10 @@ impl Fixture {
     /// Seconds from the deletion of a running object until everything is gone.
     async fn stop(&self, name: &str, object: &Value) -> f64 {
         self.create(name, object).await;
-        self.until("all pods run", async || self.running_or_more(name).await == SIZE)
-            .await;
+        self.until("all pods run", async || {
+            self.running_or_succeeded(name).await == SIZE
+        })
+        .await;
         // The instance needs this time to become complete.
         tokio::time::sleep(Duration::from_secs(8)).await;
         let begin = Instant::now();
@@ -297,7 +301,7 @@ impl Fixture {
     }
 
     /// How many pods run or have succeeded.
-    async fn running_or_more(&self, name: &str) -> usize {
+    async fn running_or_succeeded(&self, name: &str) -> usize {
         let pods = self.pods(name).await;
         let phase = |pod: &Pod| {
             pod.status

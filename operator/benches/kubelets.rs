@@ -147,7 +147,7 @@ fn name(number: usize) -> String {
     format!("node-{number}")
 }
 
-/// Renews the Leases until `is_alive` is dropped.
+/// Renews the Leases while the [`Kubelets`] with this `_alive` exist.
 fn keep_ready(kubeconfig: &Path, is_alive: &Weak<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

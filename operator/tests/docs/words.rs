@@ -1,6 +1,5 @@
 //! The words in the operator's source are those of the vocabulary, and so are the sections of the troubleshooting page.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use flux_operator_core::vocabulary::{ConditionType, Reason};
@@ -53,10 +52,6 @@ fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
             files.push(path);
         }
     }
-}
-
-fn reasons() -> BTreeSet<String> {
-    Reason::ALL.iter().map(Reason::to_string).collect()
 }
 
 #[test]

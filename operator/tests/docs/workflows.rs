@@ -85,7 +85,7 @@ fn every_action_is_named_by_its_commit_and_its_version() {
 }
 
 #[test]
-fn each_job_has_the_rights_that_it_needs_and_an_end() {
+fn each_job_has_the_rights_that_it_needs_and_a_timeout() {
     let mut writes = BTreeSet::new();
     for workflow in workflows() {
         let name = &workflow.name;

@@ -99,8 +99,7 @@ impl Release {
         self.folder.path().join("flux-framework-operator-0.0.1.tgz")
     }
 
-    /// The objects of the release (`manifest`), or those that Helm creates when it is uninstalled (`hooks`),
-    /// as kubectl names them.
+    /// The objects of the release (`manifest`), or those that Helm creates when it is uninstalled (`hooks`).
     fn objects(&self, kind: &str) -> Vec<Value> {
         let manifest = self.helm(&["get", kind, RELEASE], NAMESPACE, &[]).unwrap();
         let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&manifest).unwrap();

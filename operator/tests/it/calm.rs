@@ -187,6 +187,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
             .into_iter()
             .filter(|call| call.verb != "watch")
             .collect();
+        // Two attempts, as in `is_calm`, for each of the three.
         assert!(
             calls.len() <= 3 * 2 * ATTEMPT,
             "{} calls: {calls:#?}",
@@ -391,7 +392,8 @@ fn recreated_namespace_is_usable_at_once() {
             .unwrap();
         let jobs = fixture.api::<Job>();
         let _ = jobs.delete("mc", &DeleteParams::background()).await;
-        // An earlier Kubernetes may delete the MiniCluster first. Then the API server refuses nothing.
+        // Wait until the operator has tried to create an object, which the API server refuses, but for 10 s at most: an
+        // earlier Kubernetes may delete the MiniCluster first, and then the operator creates nothing.
         let is_creation = |call: &Call| call.verb == "create" && call.resource != "events";
         for _ in 0..50 {
             if operator.calls.all().iter().any(is_creation) {

@@ -137,7 +137,7 @@ fn status_has_the_api_servers_error() {
 #[test]
 fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
     test("broken", async |fixture| {
-        // More than there are slots for reconciles.
+        // More than all slots for reconciles: 48, and 64 for slow ones (`controller/slots.rs`).
         const BROKEN: usize = 160;
         let attempts: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
         let log = attempts.clone();
@@ -159,7 +159,7 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
                 .await;
         }
         fixture.create("bad-fast", json!({ "size": 2 })).await;
-        // 128 is also more than there are slots (`controller/slots.rs`).
+        // 128, too, is more than all slots.
         until("all slots are taken", async || {
             (attempts.lock().unwrap().len() >= 128).then_some(())
         })

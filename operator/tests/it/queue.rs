@@ -250,7 +250,7 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
 fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
     test("ended-services", async |fixture| {
         let operator = fixture.operator().await;
-        for (name, code, ended) in [("done", 0, 1), ("failed", 1, 2)] {
+        for (name, code, deletes_so_far) in [("done", 0, 1), ("failed", 1, 2)] {
             let spec = with_services(2);
             fixture.create(name, spec).await;
             let services = format!("{name}-services");
@@ -279,7 +279,7 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
             operator.settled().await;
             let calls = operator.calls.all();
             let deletes = calls.iter().filter(|call| call.verb == "deletecollection");
-            assert_eq!(deletes.count(), ended, "{calls:#?}");
+            assert_eq!(deletes.count(), deletes_so_far, "{calls:#?}");
             fixture.release_pod(follower).await;
         }
         operator.stop().await;
@@ -546,7 +546,8 @@ fn evicted_cluster_starts_with_the_size_that_was_held() {
     });
 }
 
-/// A queue cannot admit a part of it. `size` may equal `minSize`, or not, while it runs.
+/// A queue admits an elastic Job only as a whole. So `minSize` has no effect on the Job, whether `size` equals it or
+/// not, and is only noted.
 #[test]
 fn elastic_cluster_is_resized_while_it_runs() {
     test("elastic", async |fixture| {

@@ -245,7 +245,7 @@ fn operator_killed_at_any_write_leaves_the_same_objects() {
 }
 
 #[test]
-fn lost_answers_delay_nothing_and_create_nothing_twice() {
+fn clusters_are_created_once_despite_lost_answers() {
     test("flaky", async |fixture| {
         let operator = fixture.operator_with_flaky_connection().await;
         for name in ["a", "b", "c"] {

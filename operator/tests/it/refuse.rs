@@ -192,7 +192,7 @@ fn invalid_services_pod_is_refused_before_the_job() {
         })
         .await;
 
-        // A full quota passes, and the services pod is created then.
+        // A full quota may have room later, so it does not hold back the Job. The services pod is created then.
         let quota = json!({ "metadata": { "name": "no-pods" }, "spec": { "hard": { "pods": "0" } } });
         let quotas = fixture.api::<ResourceQuota>();
         fixture.add::<ResourceQuota>(quota).await;

@@ -157,7 +157,7 @@ async fn set_sandbox(fixture: &Fixture, pod: &Pod, has_sandbox: bool) {
     fixture.patch_pod_status(pod, status).await;
 }
 
-/// With restartPolicy Never, the kubelet makes no other sandbox.
+/// With restartPolicy Never, the kubelet makes no other sandbox. If a pod gets one nevertheless, it stays.
 #[test]
 fn pod_that_its_restarted_node_never_starts_is_replaced() {
     test("never-starts", async |fixture| {

@@ -1,5 +1,5 @@
 //! Random MiniClusters and random faults, from one seed: `make chaos SECONDS=3600 SEED=7`. Afterwards every
-//! program's own account is compared with the status and with the promises of the pages
+//! program's account (`stage.rs`) is compared with the status and with the promises of the pages
 //! (`test_support::promises`).
 //!
 //! ```text
@@ -158,7 +158,7 @@ async fn left(stage: &Stage) -> Vec<String> {
     .concat()
 }
 
-/// Checks that the operator's containers run, that none has grown, and that it is quiet in a calm cluster.
+/// Checks that the operator's containers run, that none uses too much memory, and that it is quiet in a calm cluster.
 async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
     let mut violations = Vec::new();
     for pod in operator_pods(&stage.fixture.client).await {

@@ -4,7 +4,7 @@
 //! ```text
 //! machines   what happens to nodes
 //! timeline   what the status said, and when
-//! stage      a namespace, with programs that give an account of themselves
+//! stage      a namespace, with programs that record what they do
 //! short      the tests that take four minutes
 //! long       the other tests, once a week: with `short`, half an hour
 //! chaos      random MiniClusters and faults of one seed (`make chaos`)

@@ -55,7 +55,7 @@ fn power_loss_and_return_is_never_the_users_failure() {
 #[test]
 fn job_goes_on_when_two_nodes_lose_each_other_for_14_s() {
     test("cut-14", async |stage| {
-        // Brokers that reconnect after a cut of 14 s may have lost its messages (`cut_between_brokers` in
+        // Brokers that reconnect after a cut of 14 s may have lost messages of that time (`cut_between_brokers` in
         // `chaos/schedule.rs`). If a job ended during the cut, Flux could miss its end. So both jobs end after it.
         let both = [
             Program {

@@ -1,5 +1,5 @@
-//! A namespace on the nodes, for one test: MiniClusters whose programs record what they do, in a folder that
-//! all nodes share, since they are on one machine.
+//! A namespace on the nodes, for one test: MiniClusters whose programs record what they do. Each writes a file, its
+//! account, in a folder that all nodes share, since they are on one machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -229,7 +229,7 @@ impl Stage {
     }
 
     /// Waits until all pods are ready, and all tasks of this start have begun.
-    pub async fn runs(&self, program: &Program, start: usize) {
+    pub async fn until_running(&self, program: &Program, start: usize) {
         let name = program.name;
         self.fixture
             .until(&format!("start {start} of {name} runs"), async || {
@@ -252,7 +252,7 @@ impl Stage {
             self.create(program).await;
         }
         for program in programs {
-            self.runs(program, 1).await;
+            self.until_running(program, 1).await;
         }
     }
 
@@ -327,7 +327,7 @@ impl Stage {
         );
     }
 
-    /// What the program did and what the status said, for failure messages.
+    /// The program's account in short, and what the status said, for failure messages.
     pub fn account(&self, name: &str) -> String {
         format!("{}{}", self.history(name), self.timeline.story(name))
     }

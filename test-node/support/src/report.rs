@@ -1,7 +1,8 @@
 //! The report of a benchmark: its figures with their goals and usual ranges (`ranges.toml`), and order statistics.
 //!
 //! A goal is the wanted value. A range has the values measured on a small, busy machine, with a margin. The report
-//! names figures outside of their range: something has changed, for better or worse. Neither fails the benchmark.
+//! names figures outside of their range: something has changed, for better or worse. The benchmark does not fail for
+//! a missed goal or a figure outside of its range.
 
 /// A figure's line in the range file: `name = { low = 0, high = 5, goal = 3, unit = "ms" }`. The goal is an
 /// upper bound.

@@ -217,7 +217,7 @@ fn plain(value: &Value) -> Value {
 }
 
 /// Removes the operator's own annotation of the pods, which no overlay has, and an empty map of annotations.
-fn without_note(mut template: Value) -> Value {
+fn without_own_annotation(mut template: Value) -> Value {
     let metadata = template["metadata"].as_object_mut().unwrap();
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove("flux-framework.org/user-init-containers");
@@ -371,7 +371,7 @@ impl Place {
     /// A template with only the metadata and spec of a pod.
     fn template(&self, object: &Value) -> Value {
         let template = object.pointer(self.template).unwrap();
-        without_note(plain(
+        without_own_annotation(plain(
             &json!({ "metadata": template["metadata"], "spec": template["spec"] }),
         ))
     }

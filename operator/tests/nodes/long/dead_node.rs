@@ -12,7 +12,7 @@ use test_support::node::has_flux_itself;
 const NOTICED: f64 = 75.0;
 const EVICTED_AFTER: u32 = 5;
 
-/// Checks that the status names node and pod within this time after the node was lost.
+/// Checks that the status names the node, within `NOTICED` after its loss.
 async fn says_node_lost(stage: &Stage, name: &str, lost_at: f64, worker: u8) {
     let is_named = |status: &Value| {
         let message = status["message"].as_str().unwrap_or_default();
@@ -159,7 +159,7 @@ fn ended_job_is_reported_while_a_followers_node_is_dead() {
         let with_flux = has_flux_itself("a job that loses a follower's node for good");
         if with_flux {
             stage.create(&across).await;
-            stage.runs(&across, 1).await;
+            stage.until_running(&across, 1).await;
         }
         power_off(2).await;
         let lost_at = now();
@@ -242,8 +242,8 @@ fn same_name_waits_for_the_old_pod_on_a_node_that_is_cut_off() {
             .await;
         stage.history("twin").assert_starts(1);
         cut_off.end().await;
-        // Both MiniClusters write the same account, so the start of the second one is the second start, without any
-        // restart.
+        // Both MiniClusters write the same account (`stage.rs`), so the start of the second one is the second start,
+        // without any restart.
         stage
             .ended(
                 "twin",

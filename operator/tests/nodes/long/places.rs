@@ -58,7 +58,7 @@ fn node_without_image_is_named_and_job_starts_once_it_has_it() {
     // The root folder of the usual image.
     let folder =
         std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
-    // So no earlier run has left an image of this name on a node.
+    // The process ID makes the name new: no earlier run has left this image on a node.
     let image = format!("e2e/rare-{}:1", std::process::id());
     test("image", async |stage| {
         for worker in [1, 3] {

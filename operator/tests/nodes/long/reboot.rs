@@ -97,7 +97,7 @@ fn orderly_reboot_is_never_the_users_failure() {
 fn reboot_while_pods_start_replaces_them() {
     let folder =
         std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
-    // No earlier run has left an image of this name on a node.
+    // The process ID makes the name new: no earlier run has left this image on a node.
     let image = format!("e2e/late-{}:1", std::process::id());
     let with_late_init = |program: Program| {
         let mut template = pod_template(&program);
