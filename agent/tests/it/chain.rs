@@ -109,7 +109,7 @@ fn special_codes() -> Vec<u8> {
 }
 
 #[test]
-fn codes_of_a_submitted_job_for_one_and_three_pods() {
+fn lead_exits_with_code_of_a_job_on_one_and_three_pods() {
     let both = special_codes()
         .into_iter()
         .flat_map(|code| [(code, 1), (code, 3)]);
@@ -177,12 +177,12 @@ fn killed_lead_does_not_rerun_its_program() {
     lead.wait_for_output("up\n");
     send(lead.pid, 9);
     lead.end();
-    let again = pod(&images, 0, &network).end();
+    let later = pod(&images, 0, &network).end();
     assert_eq!(
-        again.code,
+        later.code,
         i32::from(Category::LeadLost.code()),
         "{}",
-        again.stderr
+        later.stderr
     );
     let termination = termination_of(&images[0]);
     assert_eq!(
@@ -305,8 +305,8 @@ fn killed_lead_does_not_rerun_a_program_whose_end_is_noted() {
         send(lead.pid, 9);
         lead.end();
         for _ in 0..2 {
-            let again = pod(&images, 0, &network).end();
-            assert_eq!(again.code, i32::from(code), "{}", again.stderr);
+            let later = pod(&images, 0, &network).end();
+            assert_eq!(later.code, i32::from(code), "{}", later.stderr);
             let termination = termination_of(&images[0]);
             assert_eq!(
                 (termination.by, termination.program_code),
@@ -374,8 +374,8 @@ fn on_failure_does_not_rerun_a_program_that_was_shut_down() {
         };
         assert_eq!(termination_of(&images[0]), expected);
         for _ in 0..2 {
-            let again = pod(&images, 0, &network).end();
-            assert_eq!((again.code, starts(&images)), (143, 1), "{}", again.stderr);
+            let later = pod(&images, 0, &network).end();
+            assert_eq!((later.code, starts(&images)), (143, 1), "{}", later.stderr);
             assert_eq!(termination_of(&images[0]), expected);
         }
         for follower in followers {
@@ -413,12 +413,12 @@ fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
         let ended = lead.end();
         assert_eq!(ended.code, 3, "{snippets}: {}", ended.stderr);
         for _ in 0..2 {
-            let again = pod(&images, 0, &network).end();
+            let later = pod(&images, 0, &network).end();
             assert_eq!(
-                (again.code, starts(&images)),
+                (later.code, starts(&images)),
                 (3, 1),
                 "{snippets}: {}",
-                again.stderr
+                later.stderr
             );
             assert!(termination_of(&images[0]).shut_down, "{snippets}");
         }
@@ -442,8 +442,8 @@ fn with_waiting_job(fields: &str, end: &str) -> Vec<Image> {
 
 /// Starts the lead of [`with_waiting_job`] again. Returns whether the job has run.
 fn has_waiting_job_run(images: &[Image], network: &Network) -> bool {
-    let again = pod(images, 0, network).end();
-    assert_eq!((again.code, starts(images)), (0, 2), "{}", again.stderr);
+    let later = pod(images, 0, network).end();
+    assert_eq!((later.code, starts(images)), (0, 2), "{}", later.stderr);
     gate(&images[0], "jobs").exists()
 }
 
@@ -534,14 +534,14 @@ fn on_failure_obeys_a_stop_while_the_archive_is_saved() {
     );
     in_pod(&["umount"]);
     assert_eq!(lead.end().code, 3);
-    let again = pod(&images, 0, &network).end();
-    assert_eq!((again.code, starts(&images)), (3, 1), "{}", again.stderr);
+    let later = pod(&images, 0, &network).end();
+    assert_eq!((later.code, starts(&images)), (3, 1), "{}", later.stderr);
     assert!(termination_of(&images[0]).shut_down);
 }
 
-/// `kubectl minicluster stop` then deletes the MiniCluster.
+/// The first start has ended, and the second is in `pre`: `stop` and `status` answer for the second.
 #[test]
-fn stop_does_not_take_the_end_of_an_earlier_start_for_this_ones() {
+fn stop_and_status_ignore_the_end_of_an_earlier_start() {
     let pre = "[runner.snippets]\n\
                pre = 'until [ ! -e /tmp/starts ] || [ -e /tmp/go ]; do echo again; sleep 0.1; done'\n";
     let spec = format!("{ON_FAILURE}{}{pre}", submit(&counted("exit 3")));
@@ -586,8 +586,8 @@ fn restart_after_kill_knows_whether_program_was_shut_down() {
         fs::write(gate(&images[0], "again"), "").unwrap();
         let (code, count) = if is_shut_down { (143, 1) } else { (0, 2) };
         for _ in 0..2 {
-            let again = pod(&images, 0, &network).end();
-            assert_eq!((again.code, starts(&images)), (code, count), "{}", again.stderr);
+            let later = pod(&images, 0, &network).end();
+            assert_eq!((later.code, starts(&images)), (code, count), "{}", later.stderr);
             let termination = termination_of(&images[0]);
             assert_eq!(termination.shut_down, is_shut_down, "{termination:?}");
         }

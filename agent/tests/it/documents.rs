@@ -69,8 +69,8 @@ fn batch_of(more: &str, lines: &[&str]) -> (i32, String) {
     (ended.code, format!("{}{}", ended.stdout, ended.stderr))
 }
 
-/// Such a line has no job whose failure Flux could report. The exit code of other commands in the line, such as the
-/// end of a pipe, does not count.
+/// Without a submission there is no job whose failure Flux could report. The exit code of other commands in the line,
+/// such as the end of a pipe, does not count.
 #[test]
 fn batch_fails_if_a_line_cannot_be_submitted() {
     let report = "lines that were not submitted (1): 3\n";
@@ -111,7 +111,7 @@ fn failed_batch_ends_with_the_numbers_of_its_lines() {
     assert_eq!((code, text.contains(&report)), (1, true), "{text}");
 }
 
-/// Such a program runs in the batch's shell, and ends with the batch.
+/// A program in the background of a line runs in the batch's shell, and ends with the batch.
 #[test]
 fn batch_does_not_wait_for_a_program_in_the_background() {
     let begin = Instant::now();
@@ -128,7 +128,7 @@ fn batch_does_not_wait_for_a_program_in_the_background() {
     }
 }
 
-/// Such a line has two processes, and the shell names only the second one.
+/// A line with two `&` has two processes. The shell names only the last one, which is not the submission.
 #[test]
 fn batch_waits_for_a_slow_submission_in_the_background() {
     let slow = "[flux]\nsubmit_command = ['sh', '-c', 'sleep 1; exec flux submit \"$@\"', 'submit']\n";

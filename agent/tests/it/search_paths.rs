@@ -155,7 +155,7 @@ fn command_words_have_the_users_paths_not_those_of_flux() {
     }
 }
 
-/// Also if the value has the view's folder in it, which it has when a script extends its own PYTHONPATH.
+/// A job's PYTHONPATH may contain the view's folder: a script that extends its own PYTHONPATH has it there.
 #[test]
 fn jobs_own_pythonpath_reaches_its_tasks() {
     if real_flux().is_none() {

@@ -476,7 +476,8 @@ fn traced_program_has_its_parent_and_message_a_timeline() {
     assert_eq!(message.lines().count(), 1, "{message}");
 }
 
-/// Flux starts programs with JSON messages. Such a variable kept the instance from coming up, without an error.
+/// Flux starts programs with JSON messages, which are UTF-8. A variable with other bytes kept the instance from coming
+/// up, without an error.
 #[test]
 fn non_utf8_bytes_are_left_out_or_named() {
     let side = "pre = '''export BYTES=$(printf \"a\\377b\") TEXT=kept'''\n";
