@@ -125,7 +125,7 @@ fn text_that_would_grow_without_bound_is_refused() {
 }
 
 #[test]
-fn long_lists_and_texts_take_no_longer_than_they_must() {
+fn long_lists_and_texts_are_answered_in_time() {
     let many: Vec<serde_json::Value> = (0..5000)
         .map(|i| serde_json::json!({"name": format!("s{i}"), "image": "i", "command": "a"}))
         .collect();

@@ -276,7 +276,7 @@ fn commands_in_pods_need_exec_permission_and_name_it() {
 }
 
 #[test]
-fn machine_output_is_uniform_and_refused_where_missing() {
+fn each_command_prints_json_and_yaml_or_refuses_the_option() {
     test("answers", async |fixture| {
         let operator = up(&fixture, 2).await;
         let (_front, person) = with_programs(user_of(&fixture), agents()).await;

@@ -440,7 +440,7 @@ fn finished_minicluster_is_listed_and_cannot_be_scaled() {
     });
 }
 
-/// For example, the installation has no `spec.services`. Once it has, the MiniCluster would run, and nobody knows.
+/// For example, the installation has no `spec.services`. Once it has, the MiniCluster would run unnoticed.
 #[test]
 fn run_leaves_no_invalid_minicluster_that_may_run_later() {
     test("invalid", async |fixture| {
