@@ -111,7 +111,7 @@ def test_person_with_the_named_rights_runs_a_job(person: Person, code: int) -> N
     result = run.result(120)
     assert (result.exit_code, result.ok) == (code, code == 0)
     assert result.reason == ("Completed" if code == 0 else "NonZeroExitCode")
-    # The operator deletes it: nobody has the right to, but it.
+    # The operator deletes it. This person may not.
     until(lambda: not person.names())
 
 
@@ -170,7 +170,7 @@ def test_pod_that_fits_nowhere_is_unschedulable(person: Person) -> None:
         run.result(120)
 
 
-def test_api_server_away_for_20_seconds_and_another_operator_cost_nothing(person: Person, operator: Operator) -> None:
+def test_run_survives_20_s_without_api_server_and_operator(person: Person, operator: Operator) -> None:
     wire = Wire(person.plane.address)
     token = json.loads(person.kubeconfig.read_text())["users"][0]["user"]["token"]
     kubeconfig = person.plane.config("wire", token=token, namespace=person.namespace, server=wire.server)

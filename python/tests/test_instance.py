@@ -125,7 +125,7 @@ def test_endless_answer_of_an_agent_is_cut_off(
     assert time.monotonic() - begin < 10
 
 
-def test_usage_is_the_agent_s(cluster: MiniCluster, api: FakeApi) -> None:
+def test_usage_is_the_answer_of_the_agent(cluster: MiniCluster, api: FakeApi) -> None:
     answer = {
         "state": "run",
         "seconds": 3,
@@ -256,7 +256,7 @@ def test_instance_that_fails_to_start_raises_and_is_deleted(api: FakeApi) -> Non
     assert not any(kind == "miniclusters" for kind, _ in api.objects)
 
 
-def test_asynchronous_forms_do_the_same(api: FakeApi) -> None:
+def test_async_methods_do_the_same_as_the_blocking_ones(api: FakeApi) -> None:
     api.on_create = lambda it: api.start_job(it["metadata"]["name"])
 
     async def use() -> None:
@@ -270,7 +270,7 @@ def test_asynchronous_forms_do_the_same(api: FakeApi) -> None:
     assert api.get("miniclusters", "mine") is None
 
 
-def test_file_is_run_as_it_is(api: FakeApi, tmp_path: Path) -> None:
+def test_file_is_run_with_the_size_of_the_argument(api: FakeApi, tmp_path: Path) -> None:
     file = tmp_path / "minicluster.yaml"
     file.write_text(
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mine}\n"

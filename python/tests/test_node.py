@@ -75,7 +75,7 @@ def test_deleted_lead_is_replaced_and_counts_as_one_restart() -> None:
     assert result.stdout.endswith("starts\nends\n")
 
 
-def test_restarted_operator_costs_a_run_nothing() -> None:
+def test_run_survives_a_restart_of_the_operator() -> None:
     run = in_background("sleep 6; exit 3", "py-operator")
     until(lambda: "py-operator" in kubectl("get", "miniclusters", "-o", "name"))
     kubectl("-n", "flux-operator", "rollout", "restart", "deployment")
@@ -96,7 +96,7 @@ def test_notebook_runs_a_job_on_four_pods() -> None:
     assert any("quorum" in it for it in html) and "the job runs" in html[-1], html
 
 
-def test_instance_that_stays_up_is_looked_at_and_deleted() -> None:
+def test_block_shows_the_status_of_its_instance_and_deletes_it() -> None:
     with MiniCluster(IMAGE, name="py-up", size=2) as cluster:
         assert cluster.status().ready_size == 2
         assert "2 of 2 brokers ready" in str(cluster.why())

@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("word", ["a", "", "a b", "$HOME", "it's", "'", '"x"', "a\nb", "a;b", "é", "-", r"\$"])
-def test_quoted_word_is_that_word_again(word: str) -> None:
+def test_quoted_word_is_split_unchanged(word: str) -> None:
     assert shlex.split(join(["x", word, "y"])) == ["x", word, "y"]
     # The agent replaces `$NAME` outside of single quotes.
     assert "$" not in re.sub(r"'[^']*'", "", join([word]))
@@ -593,7 +593,7 @@ def test_report_errors_and_warnings_have_no_terminal_codes(caplog: pytest.LogCap
     assert (report.message, error.message) == (CODES, CODES)
 
 
-def test_stream_s_own_way_to_encode_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_handler_of_a_stream_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     stdout = io.TextIOWrapper(io.BytesIO(), "ascii", errors="backslashreplace")
     monkeypatch.setattr(sys, "stdout", stdout)
     screen.Output(True).put("\u2192".encode())
@@ -617,7 +617,7 @@ def test_threads_share_one_loop() -> None:
     assert len(loops) == 8 and len(set(map(id, loops))) == 1
 
 
-def test_a_second_cancel_is_no_error() -> None:
+def test_second_cancel_is_no_error() -> None:
     class Executor:
         def _cancel(self, token: str) -> None:
             self.token = token
