@@ -537,7 +537,7 @@ fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
         let (status, text) = webhook.post(1, &review(&[strange.to_string()])).await.unwrap();
         assert!(status == 200 && text.contains("Failure"), "{text}");
         prometheus.until_firing(&["FluxOperatorConversionErrors"]).await;
-        // Requests that make no progress take all 32 slots that one peer may have (`webhook/limits.rs`), and it opens more.
+        // Requests that make no progress take all 32 slots of one peer (`webhook/limits.rs`), and it opens more.
         let (mut slow, mut more) = (Vec::new(), Vec::new());
         for _ in 0..32 {
             let mut stream = webhook.connect(2).await.unwrap();
