@@ -9,11 +9,12 @@ use serde_json::Value;
 use crate::crd::convert::{Version, convert_spec};
 use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
+use crate::names;
 use crate::overlay::drop_nulls;
 use crate::problem::{Notice, Problem};
 use crate::queueing::Queueing;
 use crate::suggest;
-use crate::validate::validate;
+use crate::validate::{label_problems, validate};
 
 pub use crate::validate::Manifest;
 
@@ -245,8 +246,8 @@ const METADATA_FIELDS: [&str; 15] = [
     "uid",
 ];
 
-/// The problems with a document outside its spec: unknown fields, and wrong types of the fields that are read here.
-/// The API server rejects both.
+/// The problems with a document outside its spec: unknown fields, and wrong types and values of the fields that are
+/// read here. The API server rejects them.
 fn problems_outside_spec(document: &Value, version: Version) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut expect = |path: String, value: &Value, fits: bool, wanted: &str| {
@@ -275,6 +276,25 @@ fn problems_outside_spec(document: &Value, version: Version) -> Vec<Problem> {
             let path = format!("metadata.{field}[{key}]");
             expect(path, value, value.is_string(), "a string");
         }
+    }
+    for (key, value) in texts(&metadata["labels"]) {
+        problems.extend(label_problems("metadata.labels", &key, &value));
+    }
+    for key in texts(&metadata["annotations"]).into_keys() {
+        // The API server ignores the case of these keys.
+        if !names::is_label_key(&key.to_ascii_lowercase()) {
+            problems.push(Problem::new(
+                format!("metadata.annotations[{key}]"),
+                "is not an annotation's key",
+            ));
+        }
+    }
+    let namespace = metadata["namespace"].as_str().unwrap_or_default();
+    if !namespace.is_empty() && !names::is_dns_label(namespace) {
+        problems.push(Problem::new(
+            "metadata.namespace",
+            format!("`{namespace}` is not a namespace's name: 63 lower case letters, digits and `-` at most"),
+        ));
     }
     for (path, object, fields) in [
         ("", document, FIELDS.as_slice()),
@@ -413,6 +433,28 @@ mod tests {
                 "metadata.lables: no such field; did you mean labels?",
             ),
             (
+                "{name: a, labels: {team: my team}}",
+                "metadata.labels[team]: `my team` is not a label's value: 63 letters, digits, `-`, `_`, `.` at most",
+            ),
+            (
+                "{name: a, labels: {kueue.x-k8s.io/queue-name: a b}}",
+                "metadata.labels[kueue.x-k8s.io/queue-name]: `a b` is not a label's value: \
+                 63 letters, digits, `-`, `_`, `.` at most",
+            ),
+            (
+                "{name: a, labels: {My.Site/team: b}}",
+                "metadata.labels[My.Site/team]: is not a label's key",
+            ),
+            (
+                "{name: a, annotations: {my key: c d}}",
+                "metadata.annotations[my key]: is not an annotation's key",
+            ),
+            (
+                "{name: a, namespace: My_Team}",
+                "metadata.namespace: `My_Team` is not a namespace's name: \
+                 63 lower case letters, digits and `-` at most",
+            ),
+            (
                 "{name: a, size: 4}",
                 "metadata.size: no such field here; did you mean spec.size?",
             ),
@@ -426,8 +468,9 @@ mod tests {
                 "specs: no such field; did you mean spec?"
             ]
         );
-        let of_server = "{name: a, labels: {b: }, uid: c, generation: 2, creationTimestamp: null, \
-                         managedFields: [{manager: d}], ownerReferences: [{uid: e}]}";
+        let of_server = "{name: a, labels: {b: , site.org/Team: A_b.c}, annotations: {My.Site/A: d e}, uid: c, \
+                         generation: 2, creationTimestamp: null, managedFields: [{manager: d}], \
+                         ownerReferences: [{uid: e}]}";
         assert!(parse(&(HEAD.replace("{name: a}", of_server) + spec + "status: {phase: Running}\n")).is_ok());
         let without = HEAD.replace("metadata: {name: a}", "metadata:");
         assert_eq!(parse(&(without + spec)).unwrap().name, "");

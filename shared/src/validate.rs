@@ -44,6 +44,7 @@ mod volumes;
 pub use crate::choices::{Gang, ViewSource};
 pub use crate::problem::{Notice, Problem};
 pub use containers::{DEFAULT_IMAGE, MAX_TEXT};
+pub(crate) use fields::label_problems;
 use fields::{given, labels};
 pub use flux::is_lead_elsewhere;
 use report::Report;
@@ -228,7 +229,6 @@ fn queueing(
     report: &mut Report,
 ) -> Queueing {
     let spec = &manifest.spec;
-    labels("metadata.labels", &manifest.queueing.labels, report);
     let related = RelatedFields {
         min_size: sizes.min_size,
         resizes: resizes(spec),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::report::Report;
 use crate::crd::v1alpha2::Resources;
 use crate::names;
+use crate::problem::Problem;
 use crate::quantity::Quantity;
 
 /// The text. An empty one counts as left out.
@@ -29,16 +30,23 @@ pub fn drop_empty(texts: &mut [&mut Option<String>]) {
 /// Checks the keys and values of labels.
 pub fn labels(field: &str, labels: &BTreeMap<String, String>, report: &mut Report) {
     for (key, value) in labels {
-        if !names::is_label_key(key) {
-            report.problem(format!("{field}[{key}]"), "is not a label's key");
-        }
-        if !names::is_label_value(value) {
-            report.problem(
-                format!("{field}[{key}]"),
-                format!("`{value}` is not a label's value: 63 letters, digits, `-`, `_`, `.` at most"),
-            );
-        }
+        report.problems.extend(label_problems(field, key, value));
     }
+}
+
+/// The problems with a label's key and value.
+pub fn label_problems(field: &str, key: &str, value: &str) -> Vec<Problem> {
+    let mut messages = Vec::new();
+    if !names::is_label_key(key) {
+        messages.push("is not a label's key".to_owned());
+    }
+    if !names::is_label_value(value) {
+        messages.push(format!(
+            "`{value}` is not a label's value: 63 letters, digits, `-`, `_`, `.` at most"
+        ));
+    }
+    let problem = |message| Problem::new(format!("{field}[{key}]"), message);
+    messages.into_iter().map(problem).collect()
 }
 
 /// Checks amounts of resources, and their names.
