@@ -1,7 +1,7 @@
 //! Parses MiniClusters from YAML or JSON. Problems have the path of their field. Both versions are read; v1alpha1 is
 //! converted to v1alpha2.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,6 +17,8 @@ use crate::suggest;
 use crate::validate::{label_problems, validate};
 
 pub use crate::validate::Manifest;
+
+mod keys;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,7 +63,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
             format!("has {bytes} bytes, must have {MOST_BYTES} at most"),
         )]);
     }
-    // As in kubectl, the last of duplicate keys counts, and 010 is octal: 8.
+    // As in kubectl, the last of duplicate keys counts, and 010 is octal: 8. `keys` reports what differs.
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins, legacy_octal_numbers: true };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         vec![Problem::new(
@@ -69,11 +71,16 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
             format!("this is not YAML: {}", first_line(&error)),
         )]
     })?;
-    let documents: Vec<Value> = documents.into_iter().flat_map(items).collect();
+    // Each with the number of its document in the text: a List is one document.
+    let documents: Vec<(usize, Value)> = documents
+        .into_iter()
+        .enumerate()
+        .flat_map(|(number, document)| items(document).into_iter().map(move |item| (number, item)))
+        .collect();
     let text_of = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
     let misspelt = documents
         .iter()
-        .filter_map(|document| text_of(document, "kind"))
+        .filter_map(|(_, document)| text_of(document, "kind"))
         .find(|kind| resembles_minicluster(kind));
     // A misspelt kind of our API group counts as a MiniCluster, so that it is reported and not skipped, even beside
     // valid documents.
@@ -82,7 +89,10 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
         text_of(document, "kind")
             .is_some_and(|kind| kind == KIND || is_of_group && resembles_minicluster(&kind))
     };
-    let miniclusters: Vec<Value> = documents.into_iter().filter(is_minicluster).collect();
+    let (numbers, miniclusters): (BTreeSet<usize>, Vec<Value>) = documents
+        .into_iter()
+        .filter(|(_, document)| is_minicluster(document))
+        .unzip();
     match (miniclusters.is_empty(), misspelt) {
         (true, Some(kind)) => Err(vec![Problem::new(
             "kind",
@@ -92,7 +102,16 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
             "kind",
             format!("there is no document of kind {KIND}"),
         )]),
-        (false, _) => Ok(miniclusters),
+        (false, _) => {
+            let nodes = keys::documents(text);
+            let nodes = numbers.iter().filter_map(|number| nodes.get(*number));
+            let misread: Vec<Problem> = nodes.flat_map(|node| keys::misread(node, text)).collect();
+            if misread.is_empty() {
+                Ok(miniclusters)
+            } else {
+                Err(misread)
+            }
+        }
     }
 }
 
@@ -114,9 +133,18 @@ fn items(mut document: Value) -> Vec<Value> {
     }
 }
 
+/// Notices about keys of mappings in `text` that silently lose their value.
+pub fn notices(text: &str) -> Vec<Notice> {
+    let nodes = keys::documents(text);
+    duplicate_key(text)
+        .into_iter()
+        .chain(nodes.iter().flat_map(keys::overridden))
+        .collect()
+}
+
 /// A notice about the first duplicate key in a mapping of `text`, if there is one: kubectl and [`documents`] silently
 /// use the last value.
-pub fn duplicate_key(text: &str) -> Option<Notice> {
+fn duplicate_key(text: &str) -> Option<Notice> {
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error, legacy_octal_numbers: true };
     let error = serde_saphyr::from_multiple_with_options::<Value>(text, options).err()?;
     let message = first_line(&error);
@@ -492,6 +520,22 @@ mod tests {
             assert_eq!(documents(&text).unwrap().len(), 2, "{list}");
         }
         assert!(problems("kind: List\nitems: [{kind: Pod}]")[0].contains("no document of kind MiniCluster"));
+    }
+
+    #[test]
+    fn misread_key_is_reported_only_in_miniclusters() {
+        let pod = "kind: ConfigMap\ndata: {N: x}\n---\n";
+        let text = |key: &str| {
+            format!("{pod}{HEAD}spec:\n  containers:\n  - image: a\n    environment: {{{key}: '1'}}\n")
+        };
+        let found = problems(&text("N"));
+        assert_eq!(
+            found,
+            ["spec.containers[0].environment: kubectl reads the key `N` in line 10 as `false`: quote it"]
+        );
+        assert!(parse(&text("'N'")).is_ok());
+        let list = "kind: List\nitems: [{kind: MiniCluster, spec: {no: 1}}]\n";
+        assert!(problems(list)[0].starts_with("items[0].spec: kubectl reads the key `no`"));
     }
 
     #[test]

@@ -134,13 +134,11 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     cluster.metadata.labels = texts(&document["metadata"]["labels"]);
     cluster.metadata.annotations = texts(&document["metadata"]["annotations"]);
     cluster.metadata.generate_name = prefix;
-    let notes = valid.notices.iter().cloned().chain(valid.hints());
     // Notes are for files only. Without a file, all output is on this terminal.
-    let notes = if file.is_some() {
-        notes.collect()
-    } else {
-        Vec::new()
-    };
+    let notes = file.map_or_else(Vec::new, |text| {
+        let of_cluster = valid.notices.iter().cloned().chain(valid.hints());
+        manifest::notices(text).into_iter().chain(of_cluster).collect()
+    });
     Ok(RunManifest {
         cluster,
         namespace,
@@ -322,6 +320,9 @@ mod tests {
             assert!(!spec.cleanup && !spec.cleanup_pods && spec.ttl_seconds_after_finished.is_none());
             assert!(built.notes.is_empty(), "{:?}", built.notes);
         }
+        let twice = FILE.replace("size: 3", "size: 2\n  size: 3");
+        let notes = build(&options, Some(&twice), "abcde").unwrap().notes;
+        assert!(notes[0].to_string().contains("duplicate"), "{notes:?}");
     }
 
     #[test]

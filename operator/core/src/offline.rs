@@ -167,7 +167,7 @@ impl Judgement {
 pub fn documents(text: &str) -> (Vec<Value>, Judgement) {
     match manifest::documents(text) {
         Ok(documents) => {
-            let notes = manifest::duplicate_key(text).into_iter().collect();
+            let notes = manifest::notices(text);
             (
                 documents,
                 Judgement {
