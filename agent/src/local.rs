@@ -109,9 +109,10 @@ fn run_in(
         source.spec.name,
         machine.prefix
     );
-    arrangement
-        .notices
+    source
+        .text_notices
         .iter()
+        .chain(&arrangement.notices)
         .for_each(|notice| tracing::info!(stage = "local", "{notice}"));
     namespaces::enter(machine)?;
     network::up(size)?;

@@ -190,6 +190,9 @@ fn dispatch(cli: Cli, version: &str) -> Result<u8, Failure> {
         }
         Command::Render { file, choices } => {
             let (text, choices) = (read(&file)?, choices.into());
+            for notice in offline::text_notices(&text) {
+                screen::tell(&format!("note: {notice}"));
+            }
             match output.format {
                 None => screen::print(&offline::render(&text, &choices)?),
                 Some(format) => format.show_all(&offline::objects(&text, &choices)?),

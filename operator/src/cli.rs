@@ -152,7 +152,14 @@ fn execute(command: Command) -> Result<(), CliError> {
                 Ok(delete_miniclusters::delete_all(&client, deletion.timeout).await?)
             })?
         }
-        Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
+        Command::Render { file, choices } => {
+            let text = read(&file)?;
+            for notice in offline::text_notices(&text) {
+                // Without standard error, nobody reads the notices.
+                let _ = writeln!(std::io::stderr(), "note: {notice}");
+            }
+            offline::render(&text, &choices.into())?
+        }
         Command::Validate(ValidateArgs { files, server }) => {
             let judge = |file: &PathBuf| -> Result<Judgement, CliError> {
                 let text = read(file)?;

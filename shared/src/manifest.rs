@@ -53,6 +53,20 @@ pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
     from_value(&documents(text)?[0])
 }
 
+/// Like [`parse`], with the notices about the text as a whole.
+pub fn parse_and_note(text: &str) -> Result<(Manifest, Vec<Notice>), Vec<Problem>> {
+    let documents = documents(text)?;
+    let manifest = from_value(&documents[0])?;
+    let mut notices = notices(text);
+    let count = documents.len();
+    if count > 1 {
+        let name = &manifest.name;
+        let message = format!("the file has {count} MiniClusters: only the first one, {name}, is used");
+        notices.insert(0, Notice::new("", message));
+    }
+    Ok((manifest, notices))
+}
+
 /// The documents of all MiniClusters in `text`, at least one, including those that are items of a List. Other kinds of
 /// documents are skipped.
 pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
@@ -536,6 +550,25 @@ mod tests {
         assert!(parse(&text("'N'")).is_ok());
         let list = "kind: List\nitems: [{kind: MiniCluster, spec: {no: 1}}]\n";
         assert!(problems(list)[0].starts_with("items[0].spec: kubectl reads the key `no`"));
+    }
+
+    #[test]
+    fn first_of_several_and_lost_values_are_noted() {
+        let spec = "spec: &spec {size: 2, size: 3, containers: [{image: a}]}\n";
+        let lines = |text: &str| -> Vec<String> {
+            let (_, notices) = parse_and_note(text).unwrap();
+            notices.iter().map(ToString::to_string).collect()
+        };
+        let found = lines(&format!(
+            "{HEAD}{spec}---\n{HEAD}spec: {{containers: [{{image: a}}]}}\n"
+        ));
+        assert_eq!(
+            found[0],
+            "the file has 2 MiniClusters: only the first one, a, is used"
+        );
+        assert!(found.len() == 2 && found[1].contains("duplicate"), "{found:?}");
+        let single = format!("{HEAD}spec: {{<<: {{size: 2}}, containers: [{{image: a}}]}}\n");
+        assert_eq!(lines(&single), [""; 0]);
     }
 
     #[test]

@@ -45,6 +45,29 @@ fn render_validate_and_dry_run_print_as_the_other_programs() {
 }
 
 #[test]
+fn render_notes_that_it_uses_the_first_of_several() {
+    let text = std::fs::read_to_string(EXAMPLE).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("twice.yaml");
+    std::fs::write(&file, format!("{text}---\n{text}")).unwrap();
+    for format in [&[][..], &["-o", "json"]] {
+        let output = Command::new(PROGRAM)
+            .arg("render")
+            .arg(&file)
+            .args(format)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        let notes = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            notes.starts_with("note: the file has 2 MiniClusters: only the first one"),
+            "{notes}"
+        );
+        assert_eq!(notes.lines().count(), 1, "{notes}");
+    }
+}
+
+#[test]
 fn wrong_file_is_rejected_with_every_problem() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wrong.yaml");

@@ -43,6 +43,12 @@ pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
     Ok(yaml::stream(documents?))
 }
 
+/// Notices about the text of a valid MiniCluster as a whole, for `render`: the first MiniCluster in it may be another
+/// than its user meant.
+pub fn text_notices(text: &str) -> Vec<Notice> {
+    manifest::parse_and_note(text).map_or_else(|_| Vec::new(), |(_, notices)| notices)
+}
+
 /// The objects of the first MiniCluster in `text`, in the order in which they are created. Assumes that the cluster
 /// serves every gang API that the operator uses.
 pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {

@@ -28,6 +28,8 @@ pub struct Source {
     pub spec: AgentSpec,
     /// Notices about parts of the spec that are valid, but perhaps not what the user meant.
     pub notices: Vec<String>,
+    /// The notices among them about the text as a whole: it may have another MiniCluster than the user meant.
+    pub text_notices: Vec<String>,
     /// Containers without the agent.
     pub others: Vec<OtherContainer>,
     /// How the view gets into the pods, in words. None for an AgentSpec, which does not specify this.
@@ -90,6 +92,7 @@ impl Source {
             is_here: true,
             spec,
             notices,
+            text_notices: Vec::new(),
             others: Vec::new(),
             view: None,
             cluster: None,
@@ -179,7 +182,8 @@ pub fn assume_user(facts: &mut Facts, uid: u32, gid: u32) {
 }
 
 fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
-    let cluster = validate::validate_and_note(&manifest::parse(text)?)?;
+    let (manifest, text_notices) = manifest::parse_and_note(text)?;
+    let cluster = validate::validate_and_note(&manifest)?;
     let sidecars = cluster
         .sidecars
         .iter()
@@ -199,12 +203,13 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
         kind: SourceKind::MiniCluster,
         is_here: false,
         spec: derive::agent_spec(&cluster),
-        notices: cluster
-            .notices
+        notices: text_notices
             .iter()
+            .chain(&cluster.notices)
             .chain(&cluster.hints())
             .map(Problem::to_string)
             .collect(),
+        text_notices: text_notices.iter().map(Problem::to_string).collect(),
         others,
         view: Some(view(&cluster.view)),
         cluster: Some(Box::new(cluster)),
@@ -256,6 +261,7 @@ fn agent_spec(
         is_here: false,
         spec,
         notices: Vec::new(),
+        text_notices: Vec::new(),
         others: Vec::new(),
         view: None,
         cluster: None,

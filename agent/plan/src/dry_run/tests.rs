@@ -68,6 +68,25 @@ fn json_is_a_minicluster_on_one_line_and_after_three_dashes() {
 }
 
 #[test]
+fn notices_about_the_text_come_first() {
+    let document = |name: &str, spec: &str| {
+        format!(
+            "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}}}\n\
+             spec: {{{spec}}}\n---\n"
+        )
+    };
+    let containers = "containers: [{image: app, command: id}]";
+    let single = document("b", containers);
+    let several = document("a", &format!("size: 2, size: 3, {containers}")) + &single;
+    let source = Source::parse(&several).unwrap();
+    let first = "the file has 2 MiniClusters: only the first one, a, is used";
+    assert_eq!(source.text_notices[0], first);
+    assert!(source.text_notices.len() == 2 && source.text_notices[1].contains("duplicate"));
+    assert!(source.notices.starts_with(&source.text_notices));
+    assert!(Source::parse(&single).unwrap().text_notices.is_empty());
+}
+
+#[test]
 fn agent_spec_stays_toml_when_a_snippet_holds_a_manifest() {
     let snippet = "kubectl create -f - <<END\nkind: Job\n---\n{}\nEND\n";
     for begin in ["", "\n# mine\n\n"] {
