@@ -243,7 +243,8 @@ fn follower_broker_ends_within_seconds_when_lead_is_killed() {
     );
 }
 
-/// As on a node that is too busy. Flux itself waits five minutes. The fake Flux has no heartbeats.
+/// As on a node that is too busy. Flux itself waits five minutes. 14 s are longer than the agent's limits for a silent
+/// parent (`agent/src/wait/presence.rs`), which must not apply here. The fake Flux has no heartbeats.
 #[test]
 fn a_lead_that_is_silent_for_a_while_is_not_given_up() {
     let silence = if real_flux().is_some() { 14 } else { 1 };

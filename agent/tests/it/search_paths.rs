@@ -182,7 +182,8 @@ fn jobs_own_pythonpath_reaches_its_tasks() {
         "unchanged=/user:",
         "old-flux=/user:",
         "/tmp/app=/user:",
-        // It counts as a broker.
+        // A program with this name and the word `broker` counts as a broker (`IS_BROKER` in the planner), which must
+        // not see the user's paths.
         "/tmp/flux=\n",
     ] {
         assert!(ended.stdout.contains(beginning), "{beginning}: {}", ended.stdout);
