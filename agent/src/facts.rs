@@ -102,9 +102,16 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         working_directory,
     };
     // If the agent cannot become this user, the start fails later, with the remedy.
-    let user = Identity::of(spec.runner.user.as_ref(), &facts)
-        .run_as
+    let account = Identity::of(spec.runner.user.as_ref(), &facts).run_as;
+    let user = account
+        .as_ref()
         .and_then(|account| Credentials::of(account.owner, root).ok()?);
+    let homes = [
+        facts.environment.get("HOME").cloned(),
+        account.map(|account| account.home),
+    ];
+    let homes = homes.into_iter().flatten();
+    facts.present.extend(homes.filter(|home| host.may_exist(home)));
     facts.writable_by_flux = TEMPORARY
         .into_iter()
         .filter(|path| host.is_writable_by(user.as_ref(), path))
@@ -184,16 +191,22 @@ static ATTEMPT: LazyLock<String> = LazyLock::new(|| {
 /// The paths of which a plan for `spec` may need to know whether they exist and are writable. `cwd` is the working
 /// directory.
 fn paths_to_check(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {
-    let mut paths: BTreeSet<String> = [paths::AGENT_HOME, paths::FALLBACK_HOME, paths::CURVE_FILE, cwd]
-        .map(str::to_owned)
-        .into();
-    // Of these, the nearest folder that exists decides whether the logs can be written there.
-    paths.extend(
-        Path::new(&spec.runner.logs)
-            .ancestors()
-            .filter_map(Path::to_str)
-            .map(str::to_owned),
-    );
+    let mut paths: BTreeSet<String> = [
+        "/",
+        paths::AGENT_HOME,
+        paths::FALLBACK_HOME,
+        paths::CURVE_FILE,
+        cwd,
+    ]
+    .map(str::to_owned)
+    .into();
+    // Of each, the nearest folder that exists decides whether the logs, or the home, can be created.
+    let folders = [Some(&spec.runner.logs), environment.get("HOME")];
+    let ancestors = folders
+        .into_iter()
+        .flatten()
+        .flat_map(|folder| Path::new(folder).ancestors());
+    paths.extend(ancestors.filter_map(Path::to_str).map(str::to_owned));
     paths.extend(spec.view.install_root.as_deref().map(flux_below));
     paths.extend(environment.get("SHELL").cloned());
     let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
@@ -239,6 +252,26 @@ mod tests {
         std::fs::create_dir(at("etc")).unwrap();
         std::fs::write(at("etc/passwd"), "bob:x:1001:1001::/home/bob:/bin/sh\n").unwrap();
         assert_eq!(owners(&spec), BTreeMap::new());
+    }
+
+    #[test]
+    fn homes_of_the_container_and_the_account_are_checked() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["etc", "home", "srv/app"] {
+            std::fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        let passwd = "app:x:1001:1001::/srv/app:/bin/sh\nada:x:1002:1002::/srv/gone:/bin/sh\n";
+        std::fs::write(root.path().join("etc/passwd"), passwd).unwrap();
+        let facts = |home: &str, user: &str| {
+            let text = format!("name = 'mc'\n[runner.user]\nname = '{user}'\nuid = 1001\n");
+            let mut process = Process::own();
+            process.environment.insert("HOME".into(), home.into());
+            read(root.path(), &AgentSpec::from_toml(&text).unwrap(), process).unwrap()
+        };
+        let found = facts("/home/me/deep", "app");
+        assert!(found.is_present("/") && found.is_present("/srv/app"));
+        assert!(!found.is_present("/home/me/deep") && found.can_create("/home/me/deep"));
+        assert!(!facts("/", "ada").is_present("/srv/gone"));
     }
 
     /// The agent reads them again after snippets. What these have not changed must be the same in both plans.

@@ -46,7 +46,7 @@ pub const SOFTWARE_DIR: &str = "/opt/software";
 pub const VIEW_IMAGE_VIEWS: &str = "/opt/views/._view";
 /// The link to the view in a view image, which most images have.
 pub const VIEW_IMAGE_LINK: &str = "/opt/view";
-/// HOME if the image sets none, or an empty one, or `/`.
+/// HOME if the image sets none, or an empty one, or `/`, or one that is missing and cannot be created.
 pub const FALLBACK_HOME: &str = "/home/flux-operator";
 /// Where the volume of [`FALLBACK_HOME`] is mounted instead if a user's volume is mounted above that path, as at `/home`:
 /// the mount point would have to be created in the user's storage.

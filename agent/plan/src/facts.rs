@@ -10,6 +10,7 @@ mod key;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use flux_shared::agent_spec::Runner;
 use flux_shared::paths;
@@ -140,7 +141,7 @@ impl Default for Facts {
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
             terminal: false,
-            // `/`, `/etc` and `/run` are not listed as present, since no plan depends on it.
+            // `/` is not listed as present: without it, plans do not take unlisted homes for missing ones.
             present: [
                 paths::FALLBACK_HOME,
                 paths::CURVE_FILE,
@@ -194,6 +195,18 @@ impl Facts {
 
     pub fn is_writable(&self, path: &str) -> bool {
         self.writable.contains(path)
+    }
+
+    /// Whether the agent can create the folder `path`, or write to it if it exists: the nearest folder that exists is
+    /// writable. Of its ancestors, the facts must list those that exist (`paths_to_check`).
+    pub fn can_create(&self, path: &str) -> bool {
+        let folders: Vec<&str> = Path::new(path).ancestors().filter_map(Path::to_str).collect();
+        // If none is in the facts (assumed facts may lack `/`), the last folder.
+        let nearest_existing = folders
+            .iter()
+            .find(|folder| self.is_present(folder))
+            .or(folders.last());
+        nearest_existing.is_some_and(|folder| self.is_writable(folder))
     }
 }
 

@@ -69,6 +69,13 @@ impl HostFiles {
         self.real(path).is_some_and(|path| path.exists())
     }
 
+    /// Like [`HostFiles::exists`], but true if this process may not search a folder above the path. (On NFS, root may
+    /// be denied what the file's owner is not.)
+    pub fn may_exist(&self, path: &str) -> bool {
+        self.real(path)
+            .is_some_and(|path| path.try_exists().unwrap_or(true))
+    }
+
     pub fn is_executable(&self, path: &str) -> bool {
         self.real(path)
             .is_some_and(|path| path.is_file() && access(&path, AccessFlags::X_OK).is_ok())
@@ -163,6 +170,20 @@ impl HostFiles {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn path_in_a_closed_folder_may_exist() {
+        let test = "facts::host::tests::path_in_a_closed_folder_may_exist";
+        crate::testing::alone(test, |folder| {
+            let closed = folder.join("closed");
+            std::fs::create_dir_all(closed.join("home")).unwrap();
+            std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o700)).unwrap();
+            crate::testing::become_user(43_211, folder);
+            let host = HostFiles::new(folder);
+            assert!(!host.exists("/closed/home") && host.may_exist("/closed/home"));
+            assert!(host.may_exist("/closed") && !host.may_exist("/gone/home"));
+        });
+    }
 
     #[test]
     fn absolute_links_stay_inside_the_root() {

@@ -16,7 +16,7 @@ use std::process::Command;
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names::POD_ADDRESS;
-use flux_shared::paths::{CURVE_FILE, SPEC_FILE};
+use flux_shared::paths::{CURVE_FILE, FALLBACK_HOME, SPEC_FILE};
 use serde_json::{Value, json};
 
 use crate::image::{self, AGENT, Container, Image, KEY, What, agent, assert_same};
@@ -112,7 +112,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         .as_ref()
         .map_or_else(String::new, |user| format!("/home/{}", user.name));
     let usual = [
-        "/home/flux-operator",
+        FALLBACK_HOME,
         CURVE_FILE,
         "/",
         "/etc",
@@ -126,6 +126,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         .into_iter()
         .chain([user_home.as_str()])
         .chain(Path::new(&spec.runner.logs).ancestors().filter_map(Path::to_str))
+        .chain(container.environment.get("HOME").map(String::as_str))
         .filter(|path| !path.is_empty())
         .collect();
     let (uid, gid) = container.ids;
@@ -443,6 +444,20 @@ fn a_user_that_the_agent_makes() {
 fn a_user_of_the_containers_own() {
     compare(&Case {
         ids: (1000, 1000),
+        ..input("nonroot.yaml")
+    });
+}
+
+#[test]
+fn missing_home_is_replaced_by_the_volume_for_it() {
+    compare(&Case {
+        ids: (1000, 1000),
+        environment: vec![("HOME", "/nonexistent")],
+        prepare: |image| {
+            let home = image.at(FALLBACK_HOME);
+            std::fs::create_dir_all(&home).unwrap();
+            std::os::unix::fs::chown(home, Some(1000), Some(1000)).unwrap();
+        },
         ..input("nonroot.yaml")
     });
 }

@@ -1,7 +1,5 @@
 //! The spec, combined with the facts of the host. Every step is planned from it.
 
-use std::path::Path;
-
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names::DEFAULT_GRACE_PERIOD;
 use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
@@ -190,13 +188,7 @@ impl<'a> Resolved<'a> {
 /// written to, a folder below the mount path.
 fn logs(spec: &AgentSpec, facts: &Facts) -> String {
     let wanted = &spec.runner.logs;
-    let folders: Vec<&str> = Path::new(wanted).ancestors().filter_map(Path::to_str).collect();
-    // If none is in the facts (assumed facts may lack `/`), the last folder.
-    let nearest_existing = folders
-        .iter()
-        .find(|folder| facts.is_present(folder))
-        .or(folders.last());
-    if wanted == DEFAULT_LOGS && !nearest_existing.is_some_and(|folder| facts.is_writable(folder)) {
+    if wanted == DEFAULT_LOGS && !facts.can_create(wanted) {
         format!("{}/fluxout", spec.paths().config_root())
     } else {
         wanted.clone()

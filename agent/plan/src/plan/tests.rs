@@ -1,5 +1,6 @@
 use flux_shared::agent_spec::*;
 use flux_shared::command_words::{self, Word};
+use flux_shared::paths::FALLBACK_HOME;
 use proptest::prelude::*;
 
 use super::*;
@@ -476,6 +477,82 @@ fn unusable_home_variable_is_replaced() {
             "directory /mnt/flux/config/home-4711".into()
         )
     );
+}
+
+/// Facts that were read list `/`. A home that they do not list is missing.
+#[test]
+fn missing_home_is_replaced_unless_it_can_be_created() {
+    let home = |home: &str, present: &[&str], writable: &[&str]| {
+        let paths = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect();
+        let mut facts = Facts {
+            uid: 1001,
+            gid: 1001,
+            present: paths(present),
+            writable: paths(writable),
+            ..facts(0)
+        };
+        facts.environment.insert("HOME".into(), home.into());
+        let steps = run(&spec(""), &facts).steps;
+        steps.iter().find_map(|step| match step {
+            Step::Environment { changes } => changes.iter().find_map(|change| match change {
+                EnvChange::Set { name, value } if name == "HOME" => Some(value.resolve(|_| None)),
+                _ => None,
+            }),
+            _ => None,
+        })
+    };
+    let fallback = FALLBACK_HOME;
+    let replaced = Some(fallback.to_owned());
+    assert_eq!(home("/nonexistent", &["/", fallback], &[fallback]), replaced);
+    assert_eq!(
+        home("/home/app", &["/", "/home", fallback], &[fallback]),
+        replaced
+    );
+    assert_eq!(
+        home("/home/app", &["/", "/home/app", fallback], &[fallback]),
+        None
+    );
+    // On a volume, where a snippet or a program may create it.
+    assert_eq!(
+        home("/data/me", &["/", "/data", fallback], &["/data", fallback]),
+        None
+    );
+    assert_eq!(home("/nonexistent", &["/"], &[]), None, "no volume for the home");
+    // Assumed facts do not list every home.
+    assert_eq!(home("/home/app", &[fallback], &[fallback]), None);
+}
+
+#[test]
+fn account_without_its_home_gets_the_fallback() {
+    let plan = |user: &str, present: &[&str]| {
+        let facts = Facts {
+            passwd: "root:x:0:0::/root:/bin/sh\napp:x:1001:1001::/srv/app:/bin/sh\n".into(),
+            present: present.iter().map(|path| (*path).to_owned()).collect(),
+            writable: ["/".to_owned()].into(),
+            ..facts(0)
+        };
+        let plan = run(
+            &spec(&format!("[runner.user]\nname = '{user}'\nuid = 1001\n")),
+            &facts,
+        );
+        let created = outline(&plan)
+            .into_iter()
+            .find(|line| line.starts_with("directory /mnt/flux/config/home"));
+        (launch(&plan).run_as.clone().unwrap().home, created)
+    };
+    let fallback = "/mnt/flux/config/home-1001";
+    assert_eq!(
+        plan("app", &["/"]),
+        (fallback.to_owned(), Some(format!("directory {fallback}")))
+    );
+    assert_eq!(
+        plan("app", &["/", FALLBACK_HOME]),
+        (FALLBACK_HOME.to_owned(), None)
+    );
+    assert_eq!(plan("app", &["/", "/srv/app"]), ("/srv/app".to_owned(), None));
+    assert_eq!(plan("app", &[]), ("/srv/app".to_owned(), None), "assumed facts");
+    // The agent creates this user with its home.
+    assert_eq!(plan("new", &["/"]), ("/home/new".to_owned(), None));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::facts::Facts;
 /// The user that Flux's programs run as. None: the agent's own user.
 pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
     let Account { name, home, owner } = resolved.identity.run_as.clone()?;
-    let home = if is_usable(&home) {
+    let home = if is_accounts_home_usable(resolved, &home) {
         home
     } else {
         fallback_home(resolved)
@@ -49,15 +49,26 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
     steps
 }
 
+/// Whether this home of the account that Flux changes to is of use: it exists, or the agent creates it.
+fn is_accounts_home_usable(resolved: &Resolved, home: &str) -> bool {
+    is_usable(home) && (resolved.identity.create.is_some() || !is_missing(resolved.facts, home))
+}
+
 fn is_usable(home: &str) -> bool {
     !home.is_empty() && home != "/"
+}
+
+/// Whether this home is known to be missing. Assumed facts (`dry-run`) do not list every home. Unlike facts that were
+/// read, they need not have `/` either.
+fn is_missing(facts: &Facts, home: &str) -> bool {
+    facts.is_present("/") && !facts.is_present(home)
 }
 
 /// Replaces a home that is of no use by the fallback, and sets USER.
 fn ensure_home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Step>) {
     let facts = resolved.facts;
     if let Some(account) = &resolved.identity.run_as {
-        if !is_usable(&account.home) {
+        if !is_accounts_home_usable(resolved, &account.home) {
             steps.extend(make_fallback_home(resolved));
         }
         // The agent is root, and keeps its HOME and USER. Only programs of this account get the account's (`RunAs`).
@@ -66,7 +77,11 @@ fn ensure_home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Ve
     let account = account_by(&facts.passwd, |_, uid| uid == resolved.identity.owner.uid);
     // If the password file has no name for the uid, USER is the uid, which Flux accepts in place of a name.
     let name = account.map_or_else(|| resolved.identity.owner.uid.to_string(), |account| account.name);
-    if facts.environment.get("HOME").is_some_and(|home| is_usable(home)) {
+    let home = facts.environment.get("HOME").filter(|home| is_usable(home));
+    // A missing home that this user can create stays: snippets and programs may create it, such as on a volume. Without
+    // the volume for the home, it stays as well: a sidecar's user may be unable to create another home.
+    let is_kept = |home| !is_missing(facts, home) || facts.can_create(home) || home_volume(facts).is_none();
+    if home.is_some_and(|home| is_kept(home)) {
         changes.push(EnvChange::Default {
             name: "USER".into(),
             value: name,
