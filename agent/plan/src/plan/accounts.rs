@@ -6,7 +6,7 @@ use flux_shared::command_words::Word;
 use flux_shared::paths::USERS_DIR;
 
 use super::identity::{Account, account_by, group_id};
-use super::{Mode, Owner, Resolved, Step};
+use super::{Owner, Resolved, Step, user};
 use crate::known_paths::home_of;
 
 /// The first uid to try for a user that the image lacks. 1000 is left out: it is the usual uid of Flux's user.
@@ -132,34 +132,13 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let mut steps = Vec::new();
     for name in &resolved.spec.users {
         if let Some(account) = accounts.iter().find(|account| account.name == *name) {
-            steps.extend(creation(resolved, account));
+            steps.extend(user::creation(resolved.facts, account));
         }
         steps.push(Step::Password {
             user: name.clone(),
             source: password_file(name),
         });
     }
-    steps
-}
-
-/// The steps that create a user and its home.
-fn creation(resolved: &Resolved, account: &Account) -> Vec<Step> {
-    let Account { name, home, owner } = account.clone();
-    let mut steps = Vec::new();
-    // The home comes first: a start that finds the user in the password file plans neither step.
-    if !resolved.facts.is_present(&home) {
-        steps.push(Step::Directory {
-            path: home.clone(),
-            mode: Mode(0o755),
-            owner,
-        });
-    }
-    steps.push(Step::User {
-        name,
-        uid: owner.uid,
-        gid: owner.gid,
-        home,
-    });
     steps
 }
 

@@ -555,6 +555,44 @@ fn account_without_its_home_gets_the_fallback() {
     assert_eq!(plan("new", &["/"]), ("/home/new".to_owned(), None));
 }
 
+/// A volume for the home is no remedy for a read-only /etc. So the step that fails first is the user's.
+#[test]
+fn user_is_created_before_its_home_if_etc_is_read_only() {
+    let creation = |present: &[&str], writable: &[&str]| -> Vec<String> {
+        let paths = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect();
+        let facts = Facts {
+            present: paths(present),
+            writable: paths(writable),
+            ..facts(0)
+        };
+        let plan = run(
+            &spec("users = ['ada']\n[runner.user]\nname = 'flux'\nuid = 1000\n"),
+            &facts,
+        );
+        let of_users = |line: &String| line.starts_with("user ") || line.starts_with("directory /home/");
+        outline(&plan).into_iter().filter(of_users).collect()
+    };
+    let home_first = [
+        "directory /home/flux",
+        "user flux",
+        "directory /home/ada",
+        "user ada",
+    ];
+    let user_first = [
+        "user flux",
+        "directory /home/flux",
+        "user ada",
+        "directory /home/ada",
+    ];
+    assert_eq!(creation(&["/", "/etc"], &[]), user_first);
+    assert_eq!(creation(&["/", "/etc"], &["/", "/etc"]), home_first);
+    assert_eq!(creation(&[], &[]), home_first, "assumed facts");
+    assert_eq!(
+        creation(&["/", "/etc", "/home/flux", "/home/ada"], &[]),
+        ["user flux", "user ada"]
+    );
+}
+
 #[test]
 fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
     let tmpdir = |writable: &[&str], own: Option<&str>| {

@@ -22,29 +22,37 @@ pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
 pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Some(account) = &resolved.identity.create {
-        let Account { name, home, owner } = account.clone();
-        // The home comes first: once the user is in the password file, a later plan skips both steps.
-        if !resolved.facts.is_present(&home) {
-            let step = Step::Directory {
-                path: home.clone(),
-                mode: Mode(0o755),
-                owner,
-            };
-            steps.push(step);
-        }
-        let step = Step::User {
-            name,
-            uid: owner.uid,
-            gid: owner.gid,
-            home,
-        };
-        steps.push(step);
+        steps.extend(creation(resolved.facts, account));
     }
     let mut changes = Vec::new();
     ensure_home(resolved, &mut changes, &mut steps);
     changes.extend(shell(resolved));
     if !changes.is_empty() {
         steps.push(Step::Environment { changes });
+    }
+    steps
+}
+
+/// The steps that create an account and its home.
+pub(super) fn creation(facts: &Facts, account: &Account) -> Vec<Step> {
+    let Account { name, home, owner } = account.clone();
+    let directory = Step::Directory {
+        path: home.clone(),
+        mode: Mode(0o755),
+        owner,
+    };
+    let directory = (!facts.is_present(&home)).then_some(directory);
+    let user = Step::User {
+        name,
+        uid: owner.uid,
+        gid: owner.gid,
+        home,
+    };
+    // The home comes first: once the user is in the password file, a later plan skips both steps. If /etc is read-only,
+    // the user cannot be created, and a volume for the home is no remedy. Then the user's error must be the first.
+    let mut steps: Vec<Step> = directory.into_iter().chain([user]).collect();
+    if facts.is_present("/etc") && !facts.is_writable("/etc") {
+        steps.reverse();
     }
     steps
 }
