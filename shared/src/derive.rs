@@ -3,15 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
-
 use crate::agent_spec::{
     AgentSpec, BrokerNetwork, FluxSettings, LogSettings, RestartPolicy, Restful, Runner, VERSION, View,
 };
 use crate::crd::v1alpha2::Resources;
 use crate::overlay::Overlay;
 use crate::quantity::Quantity;
-use crate::validate::{ValidContainer, ValidMiniCluster};
+use crate::validate::ValidMiniCluster;
 
 /// The AgentSpec of the cluster's pods.
 pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
@@ -113,7 +111,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
             Some(user) if !user.run_flux_as_root => runner.container.working_dir.clone(),
             _ => None,
         },
-        per_pod: per_pod(cluster.pod_template.as_ref(), &runner.container),
+        per_pod: per_pod(cluster),
         snippets: runner.snippets.clone(),
         program: runner.program.clone(),
         // The operator replaces the default repository by that of its option `--restful-repository`.
@@ -125,31 +123,14 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
     }
 }
 
-/// Names of this container's variables whose values differ between pods: the pod template takes them from the downward
+/// Names of the runner's variables whose values differ between pods: the pod template takes them from the downward
 /// API, or they refer to such a variable. Without the names, a task would see the values of the pod that submitted its
 /// job.
-fn per_pod(overlay: Option<&Overlay>, container: &ValidContainer) -> Vec<String> {
-    let Some(overlay) = overlay else {
-        return Vec::new();
-    };
-    let environment: Vec<Value> = container
-        .environment
-        .iter()
-        .map(|(name, value)| json!({"name": name, "value": value}))
-        .collect();
-    // With the overlay, the variables have the order that they have in the pod.
-    let pod = overlay.over(json!({"spec": {"containers": [{"name": container.name, "env": environment}]}}));
-    let variables = pod
-        .pointer("/spec/containers")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter(|item| item["name"] == container.name.as_str())
-        .filter_map(|container| container["env"].as_array())
-        .flatten();
+fn per_pod(cluster: &ValidMiniCluster) -> Vec<String> {
+    let variables = cluster.variables(&cluster.runner.container);
     // In order, and for look-ups.
     let (mut names, mut found) = (Vec::new(), BTreeSet::new());
-    for variable in variables {
+    for variable in &variables {
         let source = &variable["valueFrom"];
         let is_of_downward_api = source["fieldRef"].is_object() || source["resourceFieldRef"].is_object();
         // Kubernetes expands references to earlier variables only, and `$$` to `$`.

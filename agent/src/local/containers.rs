@@ -228,8 +228,8 @@ impl LocalContainer {
             ..LocalContainer::default()
         };
         let of_spec = match (cluster, given) {
-            (Some(cluster), Some(_)) if sidecar.is_none() => cluster.runner_environment(),
-            (_, given) => given.map(|given| given.environment.clone()).unwrap_or_default(),
+            (Some(cluster), Some(given)) => cluster.environment(given),
+            _ => BTreeMap::new(),
         };
         container.environment = environment(spec, machine, index, of_spec);
         let given_mounts = given.map(|given| given.mounts.as_slice()).unwrap_or_default();
@@ -340,6 +340,7 @@ fn environment(
         format!("{bin}:{}", machine.path)
     };
     environment.insert("PATH".into(), path);
+    environment.insert("HOSTNAME".into(), names::host(&spec.name, index));
     environment.extend(of_spec);
     environment.insert(names::COMPLETION_INDEX.into(), index.to_string());
     // With a host network, the agent takes the pod's address from this variable only.
@@ -424,7 +425,7 @@ fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut
         list_container_differences(cluster, container, machine, notices);
     }
     if cluster.pod_template.is_some() {
-        notices.push("of podTemplate, only the variables of the container that runs Flux are used".into());
+        notices.push("of podTemplate, only variables are used".into());
     }
     if let Some(seconds) = cluster.deadline_seconds {
         notices.push(format!(
@@ -577,6 +578,24 @@ mod tests {
         let overlay = "\n  podTemplate: {spec: {containers: [{name: app, env: [{name: OMP_NUM_THREADS, value: '4'}]}]}}";
         let overlaid = runner(&format!("{container}}}]{overlay}"));
         assert_eq!(overlaid.environment["OMP_NUM_THREADS"], "4");
+    }
+
+    #[test]
+    fn environment_is_that_of_a_pod() {
+        let all = arrangement(
+            "  size: 2\n  containers:\n  \
+             - {image: a, runFlux: true, command: id, environment: {A: a, B: '$(A)$$(A)$(X)', HOME: $(HOSTNAME)}}\n  \
+             - {image: b, name: b, command: c, environment: {A: b, B: '<$(A)>', HOSTNAME: own}}",
+        );
+        let values = |container: usize| {
+            let environment = &all.containers[container].environment;
+            ["HOSTNAME", "A", "B"].map(|name| environment[name].as_str())
+        };
+        assert_eq!(values(0), ["mc-0", "a", "a$(A)$(X)"]);
+        assert_eq!(values(1), ["own", "b", "<b>"]);
+        assert_eq!(values(2), ["mc-1", "a", "a$(A)$(X)"]);
+        // The container runtime sets HOSTNAME: the kubelet does not know it.
+        assert_eq!(all.containers[0].environment["HOME"], "$(HOSTNAME)");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The checked types that later steps read.
 
+mod in_pod;
+
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Notice;
 use crate::agent_spec::{LogFormat, Program, RemoteLead, SchedulerKind};
@@ -93,28 +95,6 @@ impl ValidMiniCluster {
             u32::try_from(id?).ok()
         };
         Some((id("runAsUser")?, id("runAsGroup").unwrap_or(0)))
-    }
-
-    /// The variables of the container that runs Flux, after `spec.podTemplate`. Variables without a literal value
-    /// (`valueFrom`) are left out.
-    pub fn runner_environment(&self) -> BTreeMap<String, String> {
-        let runner = &self.runner.container;
-        let Some(overlay) = &self.pod_template else {
-            return runner.environment.clone();
-        };
-        let env: Vec<Value> = runner
-            .environment
-            .iter()
-            .map(|(name, value)| json!({ "name": name, "value": value }))
-            .collect();
-        let container = json!({ "name": runner.name, "env": env });
-        let merged = overlay.over(json!({ "spec": { "containers": [container] } }));
-        let env = merged.pointer("/spec/containers/0/env").and_then(Value::as_array);
-        let text = |item: &Value, key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
-        env.into_iter()
-            .flatten()
-            .filter_map(|item| Some((text(item, "name")?, text(item, "value")?)))
-            .collect()
     }
 
     /// The pods' termination grace period in seconds.

@@ -153,7 +153,7 @@ impl Source {
         if let Some((uid, gid)) = cluster.run_as(container) {
             assume_user(&mut facts, uid, gid);
         }
-        facts.environment.extend(cluster.runner_environment());
+        facts.environment.extend(cluster.environment(container));
         let of_overlay = cluster.pod_template.iter();
         let of_overlay = of_overlay.flat_map(|overlay| overlay.mount_paths(&container.name));
         let mounts = container.mounts.iter().map(|mount| mount.path.as_str());

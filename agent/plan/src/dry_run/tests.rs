@@ -262,6 +262,16 @@ fn overlay_environment_reaches_the_runner() {
 }
 
 #[test]
+fn environment_is_expanded_as_in_a_pod() {
+    let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: mc}, spec: {\
+        podTemplate: {spec: {containers: [{name: app, env: [{name: Z, value: first}, \
+        {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}, \
+        containers: [{image: a, name: app, command: b, environment: {A: '$(Z)$$', B: '$(NODE):1'}}]}}";
+    let environment = Source::parse(text).unwrap().assumed_facts().environment;
+    assert_eq!((&*environment["A"], &*environment["B"]), ("first$", "$(NODE):1"));
+}
+
+#[test]
 fn user_is_that_of_the_container_else_of_the_pod() {
     let ids = |pod: &str, container: &str| {
         let text = format!(
