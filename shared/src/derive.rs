@@ -102,7 +102,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
         interactive: cluster.interactive,
         prefix: runner.prefix.clone(),
         cores: runner.cores,
-        cpu_limit: cpu_limit(&runner.container.resources),
+        cpu_limit: cluster.cpu_limit(),
         gpus: asks_for_gpus(&runner.container.resources),
         logs: runner.logs.clone().unwrap_or_else(|| Runner::default().logs),
         user: runner.user.clone(),
@@ -146,12 +146,6 @@ fn per_pod(cluster: &ValidMiniCluster) -> Vec<String> {
         }
     }
     names
-}
-
-/// The container's CPU limit, in CPUs. (`podTemplate` cannot change it.) None: it has none. 0 is no limit.
-fn cpu_limit(resources: &Resources) -> Option<f64> {
-    let limit = resources.limits.get("cpu").and_then(Quantity::value);
-    limit.filter(|cpus| *cpus > 0.0)
 }
 
 /// The names in a value's references `$(NAME)`.
@@ -257,16 +251,17 @@ mod tests {
     }
 
     #[test]
-    fn cpu_limit_is_the_runners() {
-        let cpu_limit = |resources: &str| {
+    fn cpu_limit_is_the_runners_else_the_pods() {
+        let cpu_limit_in = |pod: &str, resources: &str| {
             let text = format!(
-                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  containers: \
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  {pod}\n  containers: \
                  [{{image: app, runFlux: true, resources: {{{resources}}}}}, {{image: b, name: other, command: c, resources: {{limits: {{cpu: 9}}}}}}]\n"
             );
             agent_spec(&validate::validate(&manifest::parse(&text).unwrap()).unwrap())
                 .runner
                 .cpu_limit
         };
+        let cpu_limit = |resources: &str| cpu_limit_in("", resources);
         for (resources, want) in [
             ("", None),
             ("limits: {cpu: 1500m}", Some(1.5)),
@@ -275,6 +270,22 @@ mod tests {
             ("limits: {cpu: 0}", None),
         ] {
             assert_eq!(cpu_limit(resources), want, "{resources}");
+        }
+        for (pod, resources, want) in [
+            ("pod: {resources: {cpu: 2}}", "", Some(2.0)),
+            ("pod: {resources: {memory: 1Gi}}", "", None),
+            ("pod: {resources: {cpu: 2}}", "limits: {memory: 1Gi}", Some(2.0)),
+            ("pod: {resources: {cpu: 2}}", "limits: {cpu: 0}", Some(2.0)),
+            ("pod: {resources: {cpu: 2}}", "limits: {cpu: 1}", Some(1.0)),
+            (
+                "podTemplate: {spec: {resources: {limits: {cpu: 3}}}}",
+                "",
+                Some(3.0),
+            ),
+            // With a runtime class, these resources are the pod's overhead.
+            ("pod: {resources: {cpu: 2}, runtimeClassName: kata}", "", None),
+        ] {
+            assert_eq!(cpu_limit_in(pod, resources), want, "{pod}; {resources}");
         }
     }
 

@@ -72,9 +72,8 @@ impl ValidMiniCluster {
     fn cores_of_pod(&self) -> Option<u32> {
         let declared = self.runner.cores.filter(|cores| *cores > 0);
         declared.or_else(|| {
-            let limit = self.runner.container.resources.limits.get("cpu")?.value()?;
-            // 0 is no limit. Flux counts at least one core.
-            (limit > 0.0).then_some(limit.max(1.0) as u32)
+            // Flux counts at least one core.
+            Some(self.cpu_limit()?.max(1.0) as u32)
         })
     }
 

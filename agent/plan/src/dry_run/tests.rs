@@ -321,6 +321,22 @@ fn home_is_elsewhere_when_a_volume_is_above_it() {
 }
 
 #[test]
+fn limit_of_the_pod_counts_for_the_assumed_cores() {
+    let cores = |pod: &str, limits: &str| {
+        let text = format!(
+            "{{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {{name: mc}}, spec: {{\
+             pod: {{{pod}}}, containers: [{{image: a, command: b, resources: {{limits: {{{limits}}}}}}}]}}}}"
+        );
+        let source = Source::parse(&text).unwrap();
+        source.assumed_facts().usable_cores(&source.spec.runner)
+    };
+    assert_eq!(cores("resources: {cpu: 2}", ""), 2);
+    assert_eq!(cores("resources: {cpu: 16}", ""), 16);
+    assert_eq!(cores("resources: {cpu: 2}", "cpu: 3"), 3);
+    assert_eq!(cores("resources: {cpu: 2}, runtimeClassName: kata", ""), 4);
+}
+
+#[test]
 fn limits_of_the_runner_are_its_assumed_cores_and_gpus() {
     let cores_and_gpus = |limits: &str| {
         let text = format!(

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{ValidContainer, ValidMiniCluster};
+use crate::quantity::Quantity;
 
 impl ValidMiniCluster {
     /// The variables of the runner or of a sidecar, without those of `secrets`, in the order that they have in the pod:
@@ -29,6 +30,28 @@ impl ValidMiniCluster {
             }
         }
         environment
+    }
+
+    /// The CPU limit of the container that runs Flux, in CPUs. Without its own, it has the pod's, as in the kubelet.
+    /// None: neither has one. (0 is no limit.)
+    pub fn cpu_limit(&self) -> Option<f64> {
+        let is_limit = |cpus: &f64| *cpus > 0.0;
+        // `podTemplate` cannot change a container's resources.
+        let own = self.runner.container.resources.limits.get("cpu");
+        own.and_then(Quantity::value).filter(is_limit).or_else(|| {
+            let of_pod = match self.pod.runtime_class_name {
+                // With a runtime class, `pod.resources` is the pod's overhead.
+                Some(_) => json!({}),
+                None => json!({"resources": {"limits": self.pod.resources}}),
+            };
+            let mut pod = json!({ "spec": of_pod });
+            if let Some(overlay) = &self.pod_template {
+                pod = overlay.over(pod);
+            }
+            let limit = pod.pointer_mut("/spec/resources/limits/cpu")?.take();
+            let limit: Quantity = serde_json::from_value(limit).ok()?;
+            limit.value().filter(is_limit)
+        })
     }
 
     /// A field of the runner or of a sidecar, with the overlay merged in. Null: the overlay deletes it.
