@@ -84,8 +84,12 @@ fn parse_variable(text: &str) -> Result<(String, String), String> {
 
 /// Plans the pods of `args.file`; returns the plans as text or JSON. `read` reads a file as text.
 pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<String, DryRunError> {
-    let (source, facts) = input(args, &read)?;
-    let pods = pods::plan(&source, &facts, args.index)?;
+    let Input {
+        source,
+        facts,
+        sidecar_facts,
+    } = input(args, &read)?;
+    let pods = pods::plan(&source, &facts, &sidecar_facts, args.index)?;
     match args.format {
         Format::Text if args.full || args.index.is_some() => Ok(render_text(&source, &facts, &pods)),
         Format::Text => Ok(render_summary(&source, &facts, &pods)),
@@ -93,8 +97,17 @@ pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<St
     }
 }
 
-/// Reads the MiniCluster or AgentSpec, and the assumed facts.
-fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
+struct Input {
+    source: Source,
+    /// The assumed facts of the container that runs Flux.
+    facts: Facts,
+    /// Those of the sidecars, by their names. Empty: they have the same facts.
+    sidecar_facts: BTreeMap<String, Facts>,
+}
+
+/// Reads the MiniCluster or AgentSpec, and the assumed facts: those of `--facts`. Without this option, they are the
+/// defaults, changed as the MiniCluster specifies. Options such as `--cpus` override both.
+fn input(args: &Args, read: &Read) -> Result<Input, DryRunError> {
     let facts_from_file = read_facts(args, read)?;
     let mut environment = facts_from_file
         .as_ref()
@@ -111,36 +124,42 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
             path,
             source: problems,
         })?;
-    let mut facts = facts(args, facts_from_file, &source);
-    // `facts` may have its environment from the MiniCluster, without `--env`.
-    facts.environment.extend(args.env.iter().cloned());
     // What the curve certificate is derived from. `--key-from-env` overrides the facts.
     let key = args
         .from_environment
         .key(&environment)
         .map_err(|source| DryRunError::Plan { index: None, source })?;
-    facts.key = key.or(facts.key);
-    Ok((source, facts))
+    let (mut facts, mut sidecar_facts) = match facts_from_file {
+        Some(facts) => (facts, BTreeMap::new()),
+        None => (source.assumed_facts(), source.assumed_facts_of_sidecars()),
+    };
+    for facts in [&mut facts].into_iter().chain(sidecar_facts.values_mut()) {
+        apply_options(args, facts);
+        facts.key = key.clone().or_else(|| facts.key.take());
+    }
+    Ok(Input {
+        source,
+        facts,
+        sidecar_facts,
+    })
 }
 
-/// The assumed facts: those of `--facts`. Without this option, they are the defaults, changed as the MiniCluster
-/// specifies. Options such as `--cpus` override both.
-fn facts(args: &Args, facts_from_file: Option<Facts>, source: &Source) -> Facts {
-    let mut facts = facts_from_file.unwrap_or_else(|| source.assumed_facts());
+/// Changes the facts as options such as `--cpus` say.
+fn apply_options(args: &Args, facts: &mut Facts) {
+    facts.environment.extend(args.env.iter().cloned());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
         // The facts' quota, or the spec's limit, could allow fewer cores.
         facts.cpu_quota = Some(cores.into());
     }
     if let Some(uid) = args.uid {
-        assume_user(&mut facts, uid, uid);
+        assume_user(facts, uid, uid);
     }
     facts.gpus = args.gpus.unwrap_or(facts.gpus);
     facts.view.fluxion &= !args.no_fluxion;
     if args.no_shell {
         facts.shell = None;
     }
-    facts
 }
 
 /// Reads the file of `--facts`, if the option is given.

@@ -1,5 +1,6 @@
 //! The plans of all containers. Pods with the same steps share one plan.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
@@ -20,10 +21,11 @@ pub struct PlannedContainer {
 }
 
 /// Plans the lead, one follower and each sidecar. With `index`, or if the facts belong to one pod, plans only the
-/// containers of that pod.
+/// containers of that pod. Sidecars that are missing in `sidecar_facts` have the runner's `facts`.
 pub fn plan(
     source: &Source,
     facts: &Facts,
+    sidecar_facts: &BTreeMap<String, Facts>,
     index: Option<u32>,
 ) -> Result<Vec<PlannedContainer>, DryRunError> {
     let spec = &source.spec;
@@ -53,7 +55,8 @@ pub fn plan(
     }
     for name in spec.sidecars.keys() {
         let container = PodContainer::Sidecar(name.clone());
-        plans.push(plan_of(source, &facts, first..=last, &container)?);
+        let facts = sidecar_facts.get(name).unwrap_or(&facts);
+        plans.push(plan_of(source, facts, first..=last, &container)?);
     }
     Ok(plans)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flux_shared::agent_spec::{AgentSpec, Program};
 use flux_shared::paths::{FALLBACK_HOME, SOFTWARE_DIR, VIEW_IMAGE_MOUNT, home_beside};
-use flux_shared::validate::{Problem, ValidMiniCluster, ViewContainer, ViewSource};
+use flux_shared::validate::{Problem, ValidContainer, ValidMiniCluster, ViewContainer, ViewSource};
 use flux_shared::{derive, manifest, validate};
 use serde::Serialize;
 
@@ -129,45 +129,69 @@ impl Source {
 
     /// The default facts, changed as the MiniCluster specifies for the container that runs Flux.
     pub fn assumed_facts(&self) -> Facts {
+        let mut facts = self.facts_of_pod();
+        // The operator gives a container for interactive use a terminal.
+        facts.terminal = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
+        if let Some(cluster) = &self.cluster {
+            assume_container(&mut facts, cluster, &cluster.runner.container);
+        }
+        facts
+    }
+
+    /// The default facts, changed as the MiniCluster specifies for each sidecar with the agent, by its name.
+    pub fn assumed_facts_of_sidecars(&self) -> BTreeMap<String, Facts> {
+        let facts = |name: &String| {
+            let mut facts = self.facts_of_pod();
+            if let Some(cluster) = &self.cluster {
+                let mut sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+                if let Some(container) = sidecars.find(|container| container.name == *name) {
+                    assume_container(&mut facts, cluster, container);
+                }
+            }
+            (name.clone(), facts)
+        };
+        self.spec.sidecars.keys().map(facts).collect()
+    }
+
+    /// The facts that all containers of a pod have in common.
+    fn facts_of_pod(&self) -> Facts {
         let mut facts = Facts {
             // No real address: the word is printed where a pod has its address.
             address: Some("POD_IP".into()),
             ..Facts::default()
         };
-        let is_for_interactive_use =
-            self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
-        // The operator gives a container for interactive use a terminal.
-        facts.terminal = is_for_interactive_use;
         if let Some(cpus) = self.spec.runner.cpu_limit {
             // A node with fewer cores could not take the pod.
             facts.cores = facts.cores.max(cpus.ceil() as u32);
         }
-        let Some(cluster) = &self.cluster else {
-            return facts;
-        };
-        // 0: the MiniCluster has not restarted yet.
-        facts.restarts_left = Some(cluster.restarts_left(0));
-        facts.grace_period = Some(cluster.grace_period());
-        let container = &cluster.runner.container;
-        facts.gpus = derive::gpus(&container.resources);
-        if let Some((uid, gid)) = cluster.run_as(container) {
-            assume_user(&mut facts, uid, gid);
-        }
-        facts.environment.extend(cluster.environment(container));
-        let of_overlay = cluster.pod_template.iter();
-        let of_overlay = of_overlay.flat_map(|overlay| overlay.mount_paths(&container.name));
-        let mounts = container.mounts.iter().map(|mount| mount.path.as_str());
-        let home = home_beside(mounts.chain(of_overlay));
-        for paths in [&mut facts.present, &mut facts.writable] {
-            paths.remove(FALLBACK_HOME);
-            paths.insert(home.into());
-        }
-        if let Some(folder) = &container.working_dir {
-            // Assumed to be writable, since the user chose it.
-            facts.working_directory = folder.clone();
-            facts.writable.insert(folder.clone());
+        if let Some(cluster) = &self.cluster {
+            // 0: the MiniCluster has not restarted yet.
+            facts.restarts_left = Some(cluster.restarts_left(0));
+            facts.grace_period = Some(cluster.grace_period());
         }
         facts
+    }
+}
+
+/// Changes the facts as the MiniCluster specifies for this container.
+fn assume_container(facts: &mut Facts, cluster: &ValidMiniCluster, container: &ValidContainer) {
+    facts.gpus = derive::gpus(&container.resources);
+    if let Some((uid, gid)) = cluster.run_as(container) {
+        assume_user(facts, uid, gid);
+    }
+    facts.environment.extend(cluster.environment(container));
+    let of_overlay = cluster.pod_template.iter();
+    let of_overlay = of_overlay.flat_map(|overlay| overlay.mount_paths(&container.name));
+    let mounts = container.mounts.iter().map(|mount| mount.path.as_str());
+    let home = home_beside(mounts.chain(of_overlay));
+    for paths in [&mut facts.present, &mut facts.writable] {
+        paths.remove(FALLBACK_HOME);
+        paths.insert(home.into());
+    }
+    if let Some(folder) = &container.working_dir {
+        // Assumed to be writable, since the user chose it.
+        facts.working_directory = folder.clone();
+        facts.writable.insert(folder.clone());
     }
 }
 

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::*;
@@ -272,6 +273,51 @@ fn environment_is_expanded_as_in_a_pod() {
 }
 
 #[test]
+fn sidecars_are_planned_with_their_own_facts() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, facts) = (folder.path().join("mc.yaml"), folder.path().join("facts.toml"));
+    let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: mc}, spec: {\
+        size: 1, interactive: true, containers: [\
+        {image: a, runFlux: true, workingDir: /work, environment: {TMPDIR: /scratch}}, \
+        {image: b, name: own, command: c, commands: {pre: 'true'}, workingDir: /own, \
+         securityContext: {runAsUser: 1000}, environment: {TMPDIR: /tmp/own}}]}}";
+    std::fs::write(&file, text).unwrap();
+    std::fs::write(&facts, "working_directory = '/of-file'\n").unwrap();
+    let sidecar = |change: &dyn Fn(&mut Args)| {
+        let mut args = Args {
+            full: true,
+            ..args(&file)
+        };
+        change(&mut args);
+        let text = run(&args).unwrap();
+        let (runner, sidecar) = text.split_once("Sidecar own").unwrap();
+        assert!(!runner.contains("1000"), "{runner}");
+        sidecar.to_owned()
+    };
+    let has = |text: &str, wanted: &[&str]| {
+        for wanted in wanted {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+    };
+    let own = sidecar(&|_| {});
+    has(
+        &own,
+        &[
+            "workdir=/own",
+            "fluxuid=1000",
+            "HOME=/home/flux-operator",
+            "USER=1000",
+        ],
+    );
+    assert!(!own.contains("/work\n") && !own.contains("/scratch"), "{own}");
+    // Options change the facts of all containers, and a file replaces them.
+    let stranger = sidecar(&|args| args.uid = Some(4711));
+    has(&stranger, &["workdir=/own", "fluxuid=4711"]);
+    let of_file = sidecar(&|args| args.facts = Some(facts.clone()));
+    has(&of_file, &["workdir=/of-file", "fluxuid=0"]);
+}
+
+#[test]
 fn user_is_that_of_the_container_else_of_the_pod() {
     let ids = |pod: &str, container: &str| {
         let text = format!(
@@ -297,7 +343,7 @@ fn home_is_elsewhere_when_a_volume_is_above_it() {
              volumes: {{{volumes}}}}}], podTemplate: {{spec: {{containers: [{{name: app, volumeMounts: [{overlay}]}}]}}}}}}}}"
         );
         let source = Source::parse(&text).unwrap();
-        let plans = pods::plan(&source, &source.assumed_facts(), None).unwrap();
+        let plans = pods::plan(&source, &source.assumed_facts(), &BTreeMap::new(), None).unwrap();
         serde_json::to_string(&plans).unwrap()
     };
     let homes = ["/home/flux-operator", "/etc/flux-agent/home"];
