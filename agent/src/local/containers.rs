@@ -425,7 +425,7 @@ fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut
         list_container_differences(cluster, container, machine, notices);
     }
     if cluster.pod_template.is_some() {
-        notices.push("of podTemplate, only variables are used".into());
+        notices.push("of podTemplate, only variables and the pod's CPU limit are used".into());
     }
     if let Some(seconds) = cluster.deadline_seconds {
         notices.push(format!(
@@ -462,6 +462,16 @@ fn list_container_differences(
         notices.push(format!(
             "{name}: variables from Secrets are not set: {}",
             variables.join(", ")
+        ));
+    }
+    let is_runner = container.name == cluster.runner.container.name;
+    let limits = container.resources.limits.keys().map(String::as_str);
+    // Flux uses no more cores than the runner's limit on CPUs allows.
+    let limits: Vec<&str> = limits.filter(|limit| !is_runner || *limit != "cpu").collect();
+    if !limits.is_empty() {
+        notices.push(format!(
+            "{name}: limits have no effect here: {}",
+            limits.join(", ")
         ));
     }
     if container.post_start.is_some() || container.pre_stop.is_some() {
@@ -596,6 +606,28 @@ mod tests {
         assert_eq!(values(2), ["mc-1", "a", "a$(A)$(X)"]);
         // The container runtime sets HOSTNAME: the kubelet does not know it.
         assert_eq!(all.containers[0].environment["HOME"], "$(HOSTNAME)");
+    }
+
+    #[test]
+    fn cpu_limit_counts_and_other_limits_are_listed() {
+        let all = arrangement(
+            "  size: 1\n  containers:\n  \
+             - {image: a, runFlux: true, name: app, resources: {limits: {cpu: 2, memory: 1Gi, nvidia.com/gpu: 1}}}\n  \
+             - {image: b, name: side, command: c, resources: {limits: {cpu: 1}}}",
+        );
+        assert_eq!(all.spec.runner.cpu_limit, Some(2.0));
+        let limits: Vec<&String> = all
+            .notices
+            .iter()
+            .filter(|notice| notice.contains("limits"))
+            .collect();
+        assert_eq!(
+            limits,
+            [
+                "app: limits have no effect here: memory, nvidia.com/gpu",
+                "side: limits have no effect here: cpu"
+            ]
+        );
     }
 
     #[test]
