@@ -79,7 +79,7 @@ fn overlay_error_has_the_api_servers_words_and_field() {
             assert!(
                 output
                     .err
-                    .contains("spec.podTemplate: the API server refuses the pods with it: "),
+                    .contains("spec.podTemplate: the API server rejects the pods with this overlay: "),
                 "{output:?}"
             );
             assert!(output.err.contains(wanted), "{wanted}: {output:?}");

@@ -193,7 +193,7 @@ impl Page<'_> {
             cell(schema["description"].as_str().unwrap_or_default())
         );
         if path == "spec.services[]" {
-            self.text += "\nThe fields are those of [spec.containers](#speccontainers). Fields about Flux are refused here.\n";
+            self.text += "\nThe fields are those of [spec.containers](#speccontainers). Fields about Flux are rejected here.\n";
             return self.refusals(schema);
         }
         let needed: Vec<&str> = schema["required"]
@@ -291,7 +291,7 @@ impl Page<'_> {
         }
         if !lines.is_empty() {
             self.text += &format!(
-                "\nThe API server refuses other values, with these messages:\n\n{}",
+                "\nThe API server rejects what breaks one of these rules:\n\n{}",
                 lines.concat()
             );
         }
@@ -314,7 +314,7 @@ fn page(version: &str, words: &str) -> String {
          *Service*, *volume*: Kubernetes, through the objects of that kind that the operator makes. *operator*: the operator itself, during \
          the life of the MiniCluster and after its end. (A test sets each field to several values and observes where they make a difference.)\n\n\
          **Can change:** a field that cannot is fixed once the \
-         Job has been created (`status.maximumSize` is set); the API server then refuses an edit: *cannot change once the Job has \
+         Job has been created (`status.maximumSize` is set); the API server then rejects an edit: *cannot change once the Job has \
          been created: delete and recreate the MiniCluster*. `size` \
          cannot exceed the larger of `size` and `maxSize` at creation, and `maxSize` must not be smaller than `size`.\n\n\
          **Example:** the shortest one that explains the field. **Default:** *none* means that nothing is used in its place. \

@@ -40,7 +40,7 @@ fn validate_asks_the_api_server_only_with_option_server() {
             "nobody but the API server knows"
         );
         let (code, _, message) = validate(wrong, &["--server"]);
-        let wanted = "spec.podTemplate: the API server refuses the pods with it: strict decoding error: unknown field \"spec.podTemplate.spec.hostNetwrok\"\n";
+        let wanted = "spec.podTemplate: the API server rejects the pods with this overlay: strict decoding error: unknown field \"spec.podTemplate.spec.hostNetwrok\"\n";
         assert_eq!((code, message.as_str()), (1, wanted));
         let (code, message, _) = validate(json!({ "spec": { "hostNetwork": true } }), &["--server"]);
         assert!(

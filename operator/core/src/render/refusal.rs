@@ -27,7 +27,7 @@ pub fn problem(applied: &AppliedOverlay, answer: &DryRun) -> Option<Problem> {
             let words = with_overlay_paths(&cut_middle(words, LONGEST), applied);
             Some(Problem::new(
                 applied.field,
-                format!("the API server refuses the pods with it: {words}"),
+                format!("the API server rejects the pods with this overlay: {words}"),
             ))
         }
         DryRun::Exists => None,

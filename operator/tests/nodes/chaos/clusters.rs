@@ -47,15 +47,18 @@ impl Life {
 impl World<'_> {
     /// Creates it, unless too many run, or one of this name does. A finished one of this name is deleted first.
     pub(super) async fn create_if_room(&self, manifest: &Manifest) {
-        let not_deleted = self.not_deleted();
-        if let Some(life) = not_deleted.iter().find(|life| life.name() == manifest.name) {
-            if !self.is_finished(life).await {
+        let of_name = self
+            .not_deleted()
+            .into_iter()
+            .find(|life| life.name() == manifest.name);
+        if let Some(life) = of_name {
+            if !self.is_finished(&life).await {
                 return;
             }
-            self.remove(life).await;
+            self.remove(&life).await;
         }
         let mut unfinished = 0;
-        for life in &not_deleted {
+        for life in &self.not_deleted() {
             unfinished += usize::from(!self.is_finished(life).await);
         }
         if unfinished < AT_ONCE {
