@@ -11,13 +11,15 @@ use crate::problem::{Notice, Problem};
 
 /// A node of a document. A mapping has its entries in the order of the text, `<<` among them.
 pub enum Node {
-    Mapping(Vec<(Key, Node)>),
+    Mapping(Vec<Entry>),
     List(Vec<Node>),
     Scalar,
 }
 
 /// A key, as YAML 1.1 reads it.
 type Key = Spanned<Value>;
+
+type Entry = (Key, Node);
 
 /// The documents of a text. Empty if it is not YAML, which [`super::documents`] reports.
 pub fn documents(text: &str) -> Vec<Node> {
@@ -106,7 +108,7 @@ impl Node {
     }
 
     /// Calls `visit` with the path and the entries of each mapping.
-    fn visit_mappings(&self, path: String, visit: &mut dyn FnMut(&str, &[(Key, Node)])) {
+    fn visit_mappings(&self, path: String, visit: &mut dyn FnMut(&str, &[Entry])) {
         match self {
             Node::Mapping(entries) => {
                 visit(&path, entries);
