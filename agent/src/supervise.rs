@@ -119,6 +119,8 @@ pub struct Supervisor {
 struct ChildState {
     end: Option<ChildEnd>,
     is_suspended: bool,
+    /// Whether this process was sent SIGTSTP, which is for the child, and no SIGCONT since then.
+    should_suspend: bool,
 }
 
 impl Supervisor {
@@ -271,6 +273,14 @@ impl Supervisor {
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
             signal if is_stop(signal) => self.classify_stop(received),
+            signal @ (libc::SIGTSTP | libc::SIGCONT) => {
+                // By the kernel: Ctrl-Z.
+                let should_suspend = signal == libc::SIGTSTP && !received.by_kernel;
+                for child in self.children.values_mut() {
+                    child.should_suspend = should_suspend;
+                }
+                Some(Event::Signal(received))
+            }
             _ => Some(Event::Signal(received)),
         }
     }
@@ -310,6 +320,15 @@ impl Supervisor {
         match status {
             Status::Exited(code) => child.end = Some(ChildEnd::Exited(code)),
             Status::Signaled(signal) => child.end = Some(ChildEnd::Signaled(signal)),
+            Status::Stopped(libc::SIGTSTP)
+                if self.has_terminal && !child.should_suspend && !terminal::has_shell_above() =>
+            {
+                tracing::info!(
+                    stage = "terminal",
+                    "Ctrl-Z has no effect: no shell could continue the program"
+                );
+                let _ = raw::send(-pid, libc::SIGCONT);
+            }
             Status::Stopped(_) => child.is_suspended = true,
         }
     }
@@ -446,9 +465,9 @@ impl Supervisor {
     }
 
     /// After the child was suspended from the terminal: suspends this process, so that the shell above gets its
-    /// terminal back. Process 1 has no shell above.
+    /// terminal back.
     fn suspend_self(&self) {
-        if self.has_terminal && std::process::id() != 1 {
+        if self.has_terminal && terminal::has_shell_above() {
             terminal::reclaim();
             let _ = raw::send(std::process::id().cast_signed(), libc::SIGSTOP);
         }

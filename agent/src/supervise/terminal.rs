@@ -2,12 +2,18 @@
 
 use std::io::{IsTerminal, stdin};
 
-use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgrp, getsid, tcgetpgrp, tcsetpgrp};
 
 /// Whether standard input is a terminal, and the agent's process group is in its foreground. Only then may the agent
 /// give the terminal to another group.
 pub fn is_ours() -> bool {
     stdin().is_terminal() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
+}
+
+/// Whether a shell may be above that continues this process after it was suspended. A container's runtime makes the
+/// process that it starts the leader of a session. Process 1 cannot suspend itself.
+pub fn has_shell_above() -> bool {
+    std::process::id() != 1 && getsid(None) != Ok(Pid::this())
 }
 
 /// Puts the process group `group` in the foreground. A failure is ignored: the group then cannot read.

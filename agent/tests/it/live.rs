@@ -75,6 +75,24 @@ impl Running {
         Running::start(command, |first| child_of(first).filter(|pid| is_agent(*pid)))
     }
 
+    /// Starts an agent, perhaps as PID 1, with a terminal and with `wrappers` before its command. The terminal exists
+    /// until the returned file is dropped.
+    pub fn on_terminal(wrappers: &[&str], agent: &Command) -> (Running, File) {
+        let mut command = Command::new(wrappers[0]);
+        command
+            .args(&wrappers[1..])
+            .arg(agent.get_program())
+            .args(agent.get_args());
+        command.envs(agent.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let below =
+            |first| std::iter::successors(Some(first), |pid| child_of(*pid)).find(|pid| is_agent(*pid));
+        (
+            Running::start_with(command, pty.slave.into(), below),
+            pty.master.into(),
+        )
+    }
+
     /// Starts a container as a pod in `network`.
     pub fn pod(container: &Container, network: &Network) -> Running {
         Running::pod_with(container, network, Stdio::null())

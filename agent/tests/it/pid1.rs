@@ -226,6 +226,88 @@ fn ctrl_c_on_the_terminal_interrupts_once() {
     assert_eq!(child.wait().unwrap().code(), Some(4), "{output}");
 }
 
+/// A program that says when it was continued, for bash: other shells use vfork, and a suspended child of vfork keeps its
+/// parent from being suspended.
+const RESUMED: &str = "trap 'echo resumed' CONT; echo ready; while :; do sleep 0.05; done";
+/// Makes the agent the leader of a session with the terminal, as a container's runtime does.
+const LEADER: [&str; 2] = ["setsid", "--ctty"];
+/// Kills the agent at the end of the test. A process that leads no group: `setsid` then does not fork.
+const CHILD: [&str; 3] = ["unshare", "--fork", "--kill-child"];
+
+fn press_ctrl_z(mut terminal: &std::fs::File) {
+    terminal.write_all(b"\x1a").unwrap();
+}
+
+fn wait_for_state(pid: i32, state: char) {
+    eventually(&format!("state {state} of {pid}"), || {
+        (state_of(pid) == Some(state)).then_some(())
+    });
+}
+
+#[test]
+fn ctrl_z_changes_nothing_without_a_shell_above() {
+    let init = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"];
+    let mut agent = Command::new(agent());
+    agent.args(time(&["bash", "-c", RESUMED]));
+    // PID 1 of a container; a container that shares its pid namespace; PID 1 below a shell of another pid namespace.
+    for wrappers in [
+        [&init, &LEADER[..]].concat(),
+        [&CHILD, &LEADER[..]].concat(),
+        [&CHILD, &LEADER[..], &init].concat(),
+    ] {
+        let (running, terminal) = Running::on_terminal(&wrappers, &agent);
+        running.wait_for_output("ready");
+        for count in 1..3 {
+            press_ctrl_z(&terminal);
+            eventually("the program goes on", || {
+                (running.stdout().matches("resumed").count() == count).then_some(())
+            });
+            assert_ne!(state_of(running.pid), Some('T'), "{wrappers:?}");
+        }
+        // What somebody suspends through the agent stays suspended. 20 is SIGTSTP, 18 SIGCONT.
+        let program = running.children()[0];
+        running.signal(20);
+        wait_for_state(program, 'T');
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert_eq!(state_of(program), Some('T'), "{wrappers:?}");
+        running.signal(18);
+        wait_for_state(program, 'S');
+        running.signal(15);
+        assert_eq!(running.end().code, 143, "{wrappers:?}");
+    }
+}
+
+#[test]
+fn ctrl_z_changes_nothing_in_a_snippet() {
+    let solo = Solo::new(
+        "",
+        &format!("pre = {}", serde_json::to_string(RESUMED).unwrap()),
+        "echo never",
+    );
+    let (running, terminal) = Running::on_terminal(&[&CHILD, &LEADER[..]].concat(), &solo.command(true, &[]));
+    running.wait_for_output("ready");
+    press_ctrl_z(&terminal);
+    running.wait_for_output("resumed");
+    running.wait_for_output("Ctrl-Z has no effect");
+    running.signal(15);
+    assert_eq!(running.end().code, 143);
+}
+
+#[test]
+fn ctrl_z_returns_to_the_shell_above() {
+    let shell = ["bash", "--norc", "-ic", "\"$0\" \"$@\"; echo shell; fg"];
+    let wrappers = [&CHILD, &LEADER[..], &shell].concat();
+    let mut agent = Command::new(agent());
+    agent.args(time(&["bash", "-c", RESUMED]));
+    let (running, terminal) = Running::on_terminal(&wrappers, &agent);
+    running.wait_for_output("ready");
+    press_ctrl_z(&terminal);
+    running.wait_for_output("shell");
+    running.wait_for_output("resumed");
+    running.signal(15);
+    assert_eq!(running.end().code, 143);
+}
+
 #[test]
 fn last_output_of_a_program_is_not_lost() {
     let ended = Solo::new("", "", "seq 1 20000; echo end; exit 6")
