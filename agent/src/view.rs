@@ -107,14 +107,17 @@ pub fn install(places: &Places) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lists the view and /opt/software in parallel. The latter is none if the image has no such folder.
+/// Lists the view and /opt/software, in parallel unless the limit of threads is reached. The latter is none if the image
+/// has no such folder.
 fn list_trees(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), TreeError> {
-    let mut software_tree = Ok(None);
+    let list_software = || software.is_dir().then(|| Tree::list(software)).transpose();
+    let mut listed_in_parallel = None;
     let view = std::thread::scope(|scope| {
-        scope.spawn(|| software_tree = software.is_dir().then(|| Tree::list(software)).transpose());
+        let list = || listed_in_parallel = Some(list_software());
+        let _ = std::thread::Builder::new().spawn_scoped(scope, list);
         Tree::list(view)
-    });
-    Ok((view?, software_tree?))
+    })?;
+    Ok((view, listed_in_parallel.unwrap_or_else(list_software)?))
 }
 
 /// `save_memory`: written data goes to the disk at once, so that it does not fill the memory limit.
@@ -182,6 +185,9 @@ mod tests {
 
     use flux_shared::exit::Category;
 
+    use crate::system::runtime::exit_on_stop_signal;
+    use crate::testing::{allow_processes, alone, become_user};
+
     pub fn image() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
@@ -234,6 +240,20 @@ mod tests {
                 && !at("flux/.view.new").exists()
                 && !at("software/.software.new").exists()
         );
+    }
+
+    #[test]
+    fn view_is_copied_when_no_thread_is_allowed() {
+        let test = "view::tests::view_is_copied_when_no_thread_is_allowed";
+        alone(test, |folder| {
+            become_user(61_241, folder);
+            let (root, pod) = (image(), folder.join("pod"));
+            allow_processes(0);
+            exit_on_stop_signal().unwrap();
+            install(&places(root.path(), &pod)).unwrap();
+            assert_eq!(fs::read(pod.join("software/flux/bin/flux")).unwrap(), b"flux");
+            assert!(pod.join("flux/view/etc/flux/system").is_dir());
+        });
     }
 
     #[test]

@@ -39,11 +39,12 @@ pub fn exit_on_stop_signal() -> Result<(), Failure> {
             std::process::exit(of_signal(signal).into());
         }
     };
-    std::thread::Builder::new()
-        .stack_size(64 << 10)
-        .spawn(wait)
-        .map(drop)
-        .map_err(failed)
+    let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(wait);
+    // At a limit of threads, the work is done without one: signals act as usual, and process 1 ends only by SIGKILL.
+    if thread.is_err() {
+        signals::unblock().map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn failed(error: std::io::Error) -> Failure {

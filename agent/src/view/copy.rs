@@ -135,7 +135,8 @@ fn umask() -> u32 {
         .unwrap_or(0o777)
 }
 
-/// Does `work` for each share, with a buffer for each thread. Returns the first error; after it, no share is begun.
+/// Does `work` for each share, with a buffer for each thread. Returns the first error; after it, no share is begun. At a
+/// limit of threads, there are fewer of them, or only this one.
 fn in_parallel<T: Sync>(
     shares: &[T],
     work: impl Fn(&T, &mut [u8]) -> Result<(), TreeError> + Sync,
@@ -144,23 +145,25 @@ fn in_parallel<T: Sync>(
         .map_or(2, usize::from)
         .clamp(2, 4);
     let (next, failed, first_error) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let mut buffer = vec![0; BUFFER];
-                while !failed.load(Ordering::Relaxed) {
-                    let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                        return;
-                    };
-                    if let Err(error) = work(share, &mut buffer) {
-                        failed.store(true, Ordering::Relaxed);
-                        if let Ok(mut first) = first_error.lock() {
-                            first.get_or_insert(error);
-                        }
-                    }
+    let do_shares = || {
+        let mut buffer = vec![0; BUFFER];
+        while !failed.load(Ordering::Relaxed) {
+            let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                return;
+            };
+            if let Err(error) = work(share, &mut buffer) {
+                failed.store(true, Ordering::Relaxed);
+                if let Ok(mut first) = first_error.lock() {
+                    first.get_or_insert(error);
                 }
-            });
+            }
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            let _ = std::thread::Builder::new().spawn_scoped(scope, do_shares);
+        }
+        do_shares();
     });
     first_error.into_inner().ok().flatten().map_or(Ok(()), Err)
 }
