@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,12 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[Instance]:
-    """A Flux instance: with FLUX=/path/bin/flux a real one, else the fake."""
+def instance(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Instance]:
+    """A Flux instance: with FLUX=/path/bin/flux a real one, else the fake. Parameter "starting": it is still in rc1."""
     flux = os.environ.get("FLUX")
-    instance: Instance = RealInstance(flux) if flux else FakeInstance(tmp_path)
+    is_starting = getattr(request, "param", "") == "starting"
+    kind = partial(RealInstance, flux) if flux else FakeInstance
+    instance: Instance = kind(tmp_path, is_starting=is_starting)
     yield instance
     instance.close()
 

@@ -588,6 +588,15 @@ def test_task_waits_for_the_broker(executor: FluxExecutor, api: FakeApi) -> None
     assert executor.submit(["sh", "-c", "exit 4"]).result(30).exit_code == 4
 
 
+@pytest.mark.parametrize("instance", ["starting"], indirect=True)
+def test_task_waits_until_the_instance_accepts_jobs(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:
+    """The broker answers before rc1 has loaded the modules for jobs, which may take minutes with an archive."""
+    future = executor.submit(["sh", "-c", "exit 4"])
+    until(lambda: execs(api) == 2 or future.done())
+    instance.finish_start()
+    assert future.result(30).exit_code == 4
+
+
 def test_task_whose_instance_does_not_start_says_why(
     executor: FluxExecutor, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:

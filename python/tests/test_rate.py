@@ -37,8 +37,8 @@ def test_thousand_tasks_reach_most_of_the_rate_of_flux_submit(cluster: MiniClust
 
 
 def test_tasks_of_more_than_10_mb_run(cluster: MiniCluster) -> None:
-    """One task of 12 MB, and fifty of 1 MB at once: Flux pipes jobspecs to its validator, and fails all that wait if they
-    exceed 10 MiB together. So the executor leaves the validator out, and lets submissions wait for each other."""
+    """One task of 12 MB, and fifty of 1 MB at once: Flux pipes jobspecs to its validator, and fails all that wait if
+    they exceed 10 MiB together. So the executor leaves the validator out, and lets submissions wait for each other."""
     with cluster.executor(python=sys.executable) as executor:
         assert executor.submit(len, bytes(12_000_000)).result(300) == 12_000_000
         assert list(executor.map(len, [bytes(1_000_000)] * 50, timeout=300)) == [1_000_000] * 50

@@ -46,7 +46,7 @@ def read(count):
 exec(compile(read(int(read(8))), "flux-minicluster", "exec"))
 """
 HELPER = resources.files(__package__).joinpath("helper.py").read_bytes()
-# The helper's exit code if no broker answers.
+# The helper's exit code if no broker answers, or if it does not accept jobs yet.
 NO_BROKER = 75
 # The exit code of a program that SIGKILL has ended. The module `signal` has no SIGKILL on Windows.
 KILLED = 128 + 9

@@ -41,8 +41,10 @@ MOST_UNANSWERED_BYTES = 4 << 20
 # How long the job of a submission without an answer may take to be listed after its helper has ended.
 SETTLE_SECONDS = 30.0
 SETTLE_PAUSE_SECONDS = 0.2
-# Exit code if no broker answers: there is none yet, or none any more.
+# Exit code if no broker answers, or if it does not accept jobs yet.
 NO_BROKER = 75
+# States of a broker in which rc1 has not loaded all modules for jobs. Its socket exists from the first on.
+STARTING = ("none", "load-builtins", "join", "config-sync", "init")
 # The note of a submission that Flux has refused, in place of an ID.
 REFUSED = "-"
 CHUNK = 1 << 16
@@ -56,8 +58,12 @@ class Helper:
         try:
             self.handle = flux.Flux()
             rundir = self.handle.attr_get("rundir")
+            state = self.handle.rpc("state-machine.get").get()["state"]
         except OSError as error:
             sys.stderr.write("no broker answers: {}\n".format(text_of(error)))
+            sys.exit(NO_BROKER)
+        if state in STARTING:
+            sys.stderr.write("the broker starts: its state is {}\n".format(state))
             sys.exit(NO_BROKER)
         self.lock_path = os.path.join(rundir, "flux-minicluster-" + session)
         self.notes_path = self.lock_path + ".jobs"
@@ -176,8 +182,8 @@ class Helper:
             try:
                 jobspec = self.jobspec(token, request["job"]).dumps()
                 self.note(token)
-                # Flux pipes jobspecs to its validator, too, with the limit that MOST_UNANSWERED_BYTES describes. It is not
-                # needed: this module of Flux has made a valid jobspec.
+                # Flux pipes jobspecs to its validator, too, with the limit that MOST_UNANSWERED_BYTES describes. It is
+                # not needed: this module of Flux has made a valid jobspec.
                 future = flux.job.submit_async(self.handle, jobspec, novalidate=True)
             except Exception as error:  # whatever Flux's module says of a job that cannot be
                 self.refuse(token, str(error))

@@ -52,6 +52,8 @@ class JobspecV1:
 
 def submit_async(handle: Flux, jobspec: str, novalidate: bool) -> Future:
     assert novalidate
+    if (PLACE / "state").read_text() != "run":
+        return Future(handle, lambda: OSError(38, "No service matching job-ingest.submit is registered"))
     if not (PLACE / "delay").exists():
         number = create(jobspec)
         return Future(handle, lambda: number)
