@@ -147,9 +147,13 @@ def test_paths_and_numbers_of_other_packages_are_accepted(executor: FluxExecutor
         {"cores_per_task": 1.5},
         {"environment": {"A": Number(2)}},
         {"environment": {b"A": "1"}},
+        {"environment": {"A": 1}},
+        {"environment": {"A": None}},
+        {"environment": {1: "A"}},
         {"cwd": b"/"},
         {"time_limit": timedelta(minutes=1)},
         {"name": b"x"},
+        {"name": 1},
     ],
 )
 def test_argument_that_cannot_be_sent_is_the_caller_s_error(executor: FluxExecutor, arguments: dict[str, Any]) -> None:

@@ -547,6 +547,13 @@ def _job(
     time_limit: float | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
+    variables = dict(environment or {})
+    # Flux takes other values without an error. A number in the environment becomes "(null)".
+    for key, value in variables.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"environment: {key!r}: a text is needed, not {value!r}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name: a text is needed, not {name!r}")
     return {
         "command": [os.fspath(word) for word in command],
         "tasks": operator.index(tasks),
@@ -554,7 +561,7 @@ def _job(
         "cores_per_task": operator.index(cores_per_task),
         "gpus_per_task": 0 if gpus_per_task is None else operator.index(gpus_per_task),
         "exclusive": bool(exclusive),
-        "environment": dict(environment or {}),
+        "environment": variables,
         "cwd": None if cwd is None else os.fspath(cwd),
         "time_limit": None if time_limit is None else float(time_limit),
         "name": name,
