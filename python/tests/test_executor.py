@@ -317,7 +317,7 @@ def test_helper_ends_with_its_caller(instance: Instance) -> None:
         assert helper.stdin is not None and helper.stdout is not None
         helper.stdin.write(b"%8d" % len(text) + text + resume + b"\n")
         helper.stdin.flush()
-        assert json.loads(helper.stdout.readline())["ready"]
+        assert [json.loads(helper.stdout.readline())["ready"] for _ in range(2)] == [False, True]
         helper.stdin.close()
         assert helper.wait(20) == 0
 
@@ -599,6 +599,48 @@ def test_task_waits_until_the_instance_accepts_jobs(executor: FluxExecutor, api:
     until(lambda: execs(api) == 2 or future.done())
     instance.finish_start()
     assert future.result(30).exit_code == 4
+
+
+async def never(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+def test_task_of_a_silent_pod_gives_up_after_start_timeout(
+    cluster: MiniCluster, api: FakeApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executor_module, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(executor_module, "RECONNECT_SECONDS", 0.05)
+    api.programs["connect"] = never
+    with cluster.executor(start_timeout=1) as executor, pytest.raises(NotStarted, match="not up after 1 s"):
+        executor.submit(["true"]).result(30)
+    messages = [it.getMessage() for it in caplog.records if it.name == "flux_minicluster"]
+    silent = "the lead's agent did not answer within 0.2 s; is a volume of the pod stuck?"
+    assert [it for it in messages if "stuck" in it] == [f"mc: {silent}; retrying"]
+
+
+def test_task_whose_pod_was_silent_runs(executor: FluxExecutor, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = api.programs["connect"]
+    api.programs["connect"] = never
+    future = executor.submit(["sh", "-c", "exit 4"])
+    monkeypatch.setattr(executor_module, "ANSWER_SECONDS", 0.2)
+    until(lambda: execs(api) > 1)
+    monkeypatch.setattr(executor_module, "ANSWER_SECONDS", 20.0)
+    api.programs["connect"] = connect
+    assert future.result(30).exit_code == 4
+
+
+def test_slow_search_for_lost_jobs_is_no_silence(
+    executor: FluxExecutor, api: FakeApi, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new helper waits for jobs of submissions without an answer."""
+    requests = slow_down(instance, 6)
+    future = executor.submit(["sh", "-c", "exit 4"])
+    until(lambda: requests.stat().st_size == 1)
+    monkeypatch.setattr(executor_module, "ANSWER_SECONDS", 3.0)
+    api.break_sockets()
+    assert future.result(30).exit_code == 4
+    assert (execs(api), instance.jobs()) == (2, 1)
 
 
 def test_task_whose_instance_does_not_start_says_why(

@@ -53,6 +53,8 @@ KILLED = 128 + 9
 # Most bytes of standard input in one message: as many as kubectl sends.
 CHUNK = 32 * 1024
 RECONNECT_SECONDS = 1.0
+# Longest time from the start of the helper to its first answer. In a pod whose volume is stuck, no program ends.
+ANSWER_SECONDS = 60.0
 
 _executors: weakref.WeakSet[FluxExecutor] = weakref.WeakSet()
 # The executors that have a connection, or try to get one.
@@ -209,6 +211,8 @@ class FluxExecutor(concurrent.futures.Executor):
         self._outbox: asyncio.Queue[bytes | None] | None = None
         """The lines to send; None: there is no connection."""
         self._refusals = Refusals()
+        self._has_answered = False
+        """Whether the helper of this connection has."""
         self._has_connected = False
         self._outages: set[str] = set()
         """Why there is no connection, as it was logged."""
@@ -359,12 +363,17 @@ class FluxExecutor(concurrent.futures.Executor):
             raise Lost("the instance was restarted, which ended its jobs", name=self._name, remedy="")
         self._start = start
         command = [observed.AGENT, "connect", "--", "flux", "python", "-c", BOOTSTRAP, self._session]
+        self._has_answered = False
         async with target.execute(lead, command, stdin=True) as connection:
             outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
             writer = asyncio.ensure_future(self._write(connection, outbox))
             reader = asyncio.ensure_future(self._read(connection, outbox))
             try:
-                await asyncio.wait([writer, reader], return_when=asyncio.FIRST_COMPLETED)
+                both = [writer, reader]
+                done, _ = await asyncio.wait(both, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if not done and not self._has_answered:
+                    raise program.SilentAgent.after(ANSWER_SECONDS)
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 if writer.done() and not isinstance(writer.exception(), FAILURES):
                     writer.result()
                 # A fault of the writer was raised above. If only the connection has broken, the reader may know why.
@@ -412,11 +421,14 @@ class FluxExecutor(concurrent.futures.Executor):
                         raise CallFailed(text)
                     raise _HelperFailed(f"cannot run `flux python` in the lead (exit code {code}): {text}")
             elif channel == STDOUT:
+                self._has_answered = True
                 rest, *beginnings = data.split(b"\n")
                 parts.append(rest)
                 for beginning in beginnings:
                     answer = json.loads(b"".join(parts))
                     parts = [beginning]
+                    if answer.get("ready") is False:
+                        continue
                     if answer.get("ready"):
                         is_ready = True
                         self._refusals.note_success()

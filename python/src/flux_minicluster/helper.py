@@ -4,6 +4,7 @@ requests from standard input and writes answers to standard output, one JSON obj
 It is sent to the pod as it is. So it uses nothing but Flux's module and Python 3.6, whatever Python the caller has.
 
     -> {"op": "resume", "known": {TOKEN: ID}, "unknown": [TOKEN]}      once, first
+    <- {"ready": false}                                                the broker answers
     <- {"ready": true, "absent": [TOKEN]}                              these were never submitted
     -> {"op": "submit", "token": TOKEN, "job": {...}}
     <- {"token": TOKEN, "id": ID}
@@ -130,6 +131,8 @@ class Helper:
             getattr(self, "on_" + request["op"])(request)
 
     def on_resume(self, request: Any) -> None:
+        # The search below may take longer than a caller waits for a pod that does not answer.
+        say({"ready": False})
         found = self.find(request["unknown"])
         known = dict(request["known"])
         known.update(found)

@@ -24,6 +24,10 @@ MOST_ANSWER_BYTES = 16 << 20
 class SilentAgent(CallFailed):
     """The lead's agent did not answer in time."""
 
+    @classmethod
+    def after(cls, seconds: float) -> SilentAgent:
+        return cls(f"the lead's agent did not answer within {seconds:g} s; is a volume of the pod stuck?")
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -84,9 +88,7 @@ async def report(target: Target, lead: dict[str, Any], command: Sequence[str]) -
     try:
         return await asyncio.wait_for(answer(target, lead, command), ANSWER_SECONDS)
     except asyncio.TimeoutError as error:
-        raise SilentAgent(
-            f"the lead's agent did not answer within {ANSWER_SECONDS:g} s; is a volume of the pod stuck?"
-        ) from error
+        raise SilentAgent.after(ANSWER_SECONDS) from error
 
 
 async def running_lead(target: Target, name: str) -> dict[str, Any]:
