@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -154,8 +155,15 @@ def test_usage_is_the_answer_of_the_agent(cluster: MiniCluster, api: FakeApi) ->
 
 
 def test_scale_changes_the_size(cluster: MiniCluster, api: FakeApi) -> None:
-    cluster.scale(8)
-    assert api.get("miniclusters", "mc")["spec"]["size"] == 8  # type: ignore[index]
+    class Number:
+        """As numpy's."""
+
+        def __index__(self) -> int:
+            return 9
+
+    for size in (8, Number()):
+        cluster.scale(size)
+        assert api.get("miniclusters", "mc")["spec"]["size"] == operator.index(size)  # type: ignore[index]
 
 
 def test_stop_deletes_what_does_not_run_yet(cluster: MiniCluster, api: FakeApi) -> None:

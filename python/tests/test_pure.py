@@ -301,6 +301,21 @@ def test_arguments_change_what_a_file_says_and_nothing_else() -> None:
     assert document["spec"]["size"] == 3, "the caller's document is unchanged"
 
 
+class Number:
+    """A number of another package, as numpy's are."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+def test_sizes_may_be_numbers_of_other_packages() -> None:
+    spec = manifest.build(Wanted(size=Number(4), tasks=Number(8)), "abcde")["spec"]
+    assert json.loads(json.dumps(spec)) == {"size": 4, "tasks": 8, "containers": [{}]}
+
+
 def test_command_replaces_a_script_and_the_lines_of_a_batch() -> None:
     file = FILE.replace("command: old", "batch: true, batchRaw: true, diagnostics: true, commands: {script: a, pre: b}")
     made = manifest.build(Wanted(command=["new"], document=manifest.from_text(file, "f.yaml")), "abcde")

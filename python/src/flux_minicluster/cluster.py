@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, SupportsIndex, TypeVar
 
 from . import bridge, logs, manifest, models, observed, report, run, stop
 from .errors import CallFailed, JobFailed, NotFound, TimedOut
@@ -56,8 +57,8 @@ class MiniCluster:
         image: str | None = None,
         command: Sequence[str] | None = None,
         *,
-        size: int | None = None,
-        tasks: int | None = None,
+        size: SupportsIndex | None = None,
+        tasks: SupportsIndex | None = None,
         name: str | None = None,
         environment: Mapping[str, str] | None = None,
         queue: str | None = None,
@@ -327,13 +328,14 @@ class MiniCluster:
             status = (await target.cluster(self.name)).get("status") or {}
         return models.MiniClusterStatus.model_validate(status)
 
-    def scale(self, size: int) -> None:
+    def scale(self, size: SupportsIndex) -> None:
         """Changes the number of pods, as far as `maxSize` allows."""
         bridge.block(self.scale_async(size))
 
-    async def scale_async(self, size: int) -> None:
+    async def scale_async(self, size: SupportsIndex) -> None:
+        change = {"spec": {"size": operator.index(size)}}
         async with self._open() as target:
-            await target.patch(self.name, {"spec": {"size": size}}, "scale", uid=self._own_uid())
+            await target.patch(self.name, change, "scale", uid=self._own_uid())
 
     def stop(self) -> Way:
         """Shuts the instance down, as `flux shutdown` does; status and logs stay. Deletes it if none has run yet."""

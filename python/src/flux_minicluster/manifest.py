@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 
 import yaml
 
@@ -23,8 +24,8 @@ class Wanted:
 
     image: str | None = None
     command: Sequence[str] = ()
-    size: int | None = None
-    tasks: int | None = None
+    size: SupportsIndex | None = None
+    tasks: SupportsIndex | None = None
     name: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -45,9 +46,9 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
     metadata["labels"] = {**(metadata.get("labels") or {}), **wanted.labels}
     spec = document.setdefault("spec", {})
     if wanted.size is not None:
-        spec["size"] = wanted.size
+        spec["size"] = operator.index(wanted.size)
     if wanted.tasks is not None:
-        spec["tasks"] = wanted.tasks
+        spec["tasks"] = operator.index(wanted.tasks)
     runner = _runner(spec)
     if wanted.image is not None:
         runner["image"] = wanted.image
