@@ -115,6 +115,25 @@ def test_deleted_temporary_files_are_written_again(
     asyncio.run(opened())
 
 
+def test_temporary_files_are_checked_while_others_are_written(
+    kubeconfig_with_authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loop of a program may have a thread of its own."""
+    files = {str(number): "missing" for number in range(3)}
+    original = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        files.clear()
+        files[f"new-{len(calls)}"] = __file__
+        calls.append(path)
+        return original(path)
+
+    calls: list[Path] = []
+    monkeypatch.setattr(kube_config, "_temp_files", files)
+    monkeypatch.setattr(Path, "is_file", is_file)
+    asyncio.run(opened())
+
+
 def test_end_of_a_forked_process_does_not_disturb_its_parent(kubeconfig_with_authority: Path) -> None:
     script = """
 import asyncio, os, sys

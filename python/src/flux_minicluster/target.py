@@ -558,8 +558,10 @@ def _forget_deleted_files() -> None:
     `systemd-tmpfiles` or the end of a forked process may have deleted them.
     """
     files: dict[str, str] = kube_config._temp_files
-    for content in [content for content, path in files.items() if not Path(path).is_file()]:
-        del files[content]
+    # A copy, since another thread may change the dictionary at the same time.
+    for content, path in list(files.items()):
+        if not Path(path).is_file():
+            files.pop(content, None)
 
 
 def _complete(configuration: client.Configuration, user: Mapping[str, Any]) -> None:
