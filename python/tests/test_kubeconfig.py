@@ -9,6 +9,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from fake_api import FakeApi
 from kubernetes.aio.config import kube_config
 
-from flux_minicluster import CallFailed, MiniCluster
+from flux_minicluster import CallFailed, MiniCluster, target
 from flux_minicluster.target import Access, Target
 
 AUTHORITY = """\
@@ -132,6 +133,34 @@ def test_temporary_files_are_checked_while_others_are_written(
     monkeypatch.setattr(kube_config, "_temp_files", files)
     monkeypatch.setattr(Path, "is_file", is_file)
     asyncio.run(opened())
+
+
+def test_credential_plugin_that_waits_is_named(
+    api: FakeApi, minicluster: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may ask for a login on its standard error, which the official client does not show."""
+    monkeypatch.setattr(target, "PLUGIN_SECONDS", 0.2)
+    credential = {"apiVersion": "v1", "kind": "ExecCredential", "status": {"token": "secret"}}
+    script = f"echo code >&2; sleep 1; echo '{json.dumps(credential)}'"
+    config = json.loads(api.kubeconfig.read_text())
+    config["users"][0]["user"] = {"exec": {"apiVersion": "v1", "command": "sh", "args": ["-c", script]}}
+    api.kubeconfig.write_text(json.dumps(config))
+    MiniCluster.attach(minicluster)
+    assert len(caplog.messages) == 1 and "waiting for the credential plugin" in caplog.messages[0]
+
+
+def test_cancelled_call_does_not_wait_for_a_credential_plugin(api: FakeApi, minicluster: str) -> None:
+    config = json.loads(api.kubeconfig.read_text())
+    config["users"][0]["user"] = {"exec": {"apiVersion": "v1", "command": "sleep", "args": ["60"]}}
+    api.kubeconfig.write_text(json.dumps(config))
+
+    async def attach() -> None:
+        await asyncio.wait_for(MiniCluster.attach_async(minicluster), 0.5)
+
+    begin = time.monotonic()
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(attach())
+    assert time.monotonic() - begin < 20
 
 
 def test_end_of_a_forked_process_does_not_disturb_its_parent(kubeconfig_with_authority: Path) -> None:

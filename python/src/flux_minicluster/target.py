@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ WATCH_SECONDS = 50
 HEARTBEAT_SECONDS = 20.0
 # Time for the other side to close a connection to a pod. It does not while a program prints without end.
 CLOSE_SECONDS = 1.0
+# Time after which a credential plugin probably waits for a login.
+PLUGIN_SECONDS = 5.0
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 5.0
 # Time after which a refusal (403) of what was allowed before is final. API servers that start need less.
@@ -51,6 +54,7 @@ ROLE = (
 NOT_CREATED = "this MiniCluster was not created: call create(), or use a `with` block"
 QUOTA = "See `kubectl describe quota`."
 NOT_LOGGED_IN = "the API server rejects your credentials, which may have expired. Log in again"
+PLUGIN_WAITS = "waiting for the credential plugin of the kubeconfig. To log in, run `kubectl get pods` in a terminal"
 RUN_PLUGIN = "Run `kubectl get pods`, which shows the plugin's own message."
 INSTALL = "Ask your administrator to install the operator (docs/getting-started.md)."
 
@@ -515,12 +519,13 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
             return configuration, namespace.read_text().strip() if namespace.exists() else "default"
         files, current = _kubeconfigs(os.fspath(given or usual))
         _forget_deleted_files()
-        loader = await config.load_kube_config(
+        loading = config.load_kube_config(
             config_file=files,
             context=access.context or current,
             client_configuration=configuration,
             persist_config=False,
         )
+        loader = await _with_hint(loading)
     except Exception as error:  # the library raises what its code stumbles over in a malformed file
         raise CallFailed(
             f"cannot find the API server: {words(error)}", remedy="Check KUBECONFIG and the name of the context."
@@ -530,6 +535,18 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
         raise CallFailed("cannot log in: the credential plugin of the kubeconfig failed", remedy=RUN_PLUGIN)
     _complete(configuration, loader._user.value if loader._user else {})
     return configuration, (loader.current_context["context"] or {}).get("namespace") or "default"
+
+
+async def _with_hint(loading: Coroutine[Any, Any, T]) -> T:
+    """Warns if a credential plugin takes long. It may ask for a login, but the official client hides what it prints."""
+    task = asyncio.ensure_future(loading)
+    try:
+        done, _ = await asyncio.wait([task], timeout=PLUGIN_SECONDS)
+        if not done:
+            logging.getLogger(__package__).warning(PLUGIN_WAITS)
+        return await task
+    finally:
+        task.cancel()
 
 
 def _kubeconfigs(files: str) -> tuple[str, str | None]:
