@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import unicodedata
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -299,6 +301,27 @@ def test_arguments_change_what_a_file_says_and_nothing_else() -> None:
     assert side == {"image": "side", "name": "side", "runFlux": False}
     assert (main["image"], main["command"], main["environment"]) == ("main", "new 'a b'", {"A": "1", "B": "2"})
     assert document["spec"]["size"] == 3, "the caller's document is unchanged"
+
+
+def test_waits_that_are_polled_wait_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, Ctrl-C takes effect only between two waits."""
+    monkeypatch.setattr(bridge, "WAIT_SECONDS", 0.02)
+
+    async def work(*_: Any) -> int:
+        await asyncio.sleep(0.2)
+        return 4
+
+    async def fail() -> None:
+        await asyncio.sleep(0.2)
+        raise TimeoutError("its own")
+
+    async def items() -> AsyncIterator[int]:
+        yield await work()
+
+    assert bridge.block(work()) == bridge.drive(work, screen.Silent()) == 4
+    assert list(bridge.iterate(items())) == [4]
+    with pytest.raises(TimeoutError, match="its own"):
+        bridge.block(fail())
 
 
 class Number:

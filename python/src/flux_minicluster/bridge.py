@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import queue
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,11 +19,17 @@ from .screen import Screen
 T = TypeVar("T")
 # How long a call that was interrupted may take to undo what it has done.
 UNDO_SECONDS = 30.0
+# Longest wait of a caller's thread. On Windows, Ctrl-C does not interrupt a wait, but takes effect between two.
+WAIT_SECONDS = 0.2 if os.name == "nt" else None
 
 
 @cache
 def _loop_of(thread: str) -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
+    if sys.platform == "win32":
+        # Notebooks there choose another kind of loop, which runs no processes, such as credential plugins.
+        loop: asyncio.AbstractEventLoop = asyncio.ProactorEventLoop()
+    else:
+        loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name=thread, daemon=True).start()
     return loop
 
@@ -75,11 +84,19 @@ def block(coroutine: Coroutine[Any, Any, T]) -> T:
 
     future = asyncio.run_coroutine_threadsafe(work(), loop())
     try:
+        while not concurrent.futures.wait([future], WAIT_SECONDS).done:
+            pass
         return future.result()
     except BaseException:
         if future.cancel():
             has_ended.wait(UNDO_SECONDS)
         raise
+
+
+def _next(items: queue.SimpleQueue[T]) -> T:
+    while True:
+        with suppress(queue.Empty):
+            return items.get(timeout=WAIT_SECONDS)
 
 
 class _Relay:
@@ -125,7 +142,7 @@ def drive(
     interrupts = 0
     while True:
         try:
-            call = calls.get()
+            call = _next(calls)
             if call is None:
                 break
             call(screen)
@@ -137,7 +154,7 @@ def drive(
             loop().call_soon_threadsafe(interrupt)
         except BaseException:
             loop().call_soon_threadsafe(lambda: [task.cancel() for task in tasks if task is not None])
-            while calls.get() is not None:
+            while _next(calls) is not None:
                 pass
             raise
     return future.result()
@@ -160,7 +177,7 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
     future = asyncio.run_coroutine_threadsafe(pump(), loop())
     try:
         while True:
-            is_item, item = received.get()
+            is_item, item = _next(received)
             if is_item:
                 yield item
             elif item is None:
