@@ -302,7 +302,9 @@ fn may_have_run(snapshot: &Snapshot, lead: Option<&Pod>) -> bool {
     match lead {
         // Of several ends of the container, only the last is known. But if the instance has been up, a program has run.
         Some(lead) if observed::was_restarted(lead) => {
-            snapshot.has_been_up() || !observed::has_failed_before_program(lead)
+            snapshot.has_been_up()
+                || !observed::has_failed_before_program(lead)
+                || (observed::replaces(lead) && status.is_some_and(previous_status::has_begun))
         }
         Some(lead) if observed::started(lead).is_some() && !observed::replaces(lead) => false,
         // An earlier pod of the lead may have run.

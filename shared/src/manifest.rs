@@ -85,11 +85,14 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
             format!("this is not YAML: {}", first_line(&error)),
         )]
     })?;
-    // Each with the number of its document in the text: a List is one document.
-    let documents: Vec<(usize, Value)> = documents
+    // Each with the number of its document in the text and, for a List, which is one document, of the item.
+    let documents: Vec<((usize, usize), Value)> = documents
         .into_iter()
         .enumerate()
-        .flat_map(|(number, document)| items(document).into_iter().map(move |item| (number, item)))
+        .flat_map(|(number, document)| {
+            let items = items(document).into_iter().enumerate();
+            items.map(move |(item, document)| ((number, item), document))
+        })
         .collect();
     let text_of = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
     let misspelt = documents
@@ -103,7 +106,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
         text_of(document, "kind")
             .is_some_and(|kind| kind == KIND || is_of_group && resembles_minicluster(&kind))
     };
-    let (numbers, miniclusters): (BTreeSet<usize>, Vec<Value>) = documents
+    let (places, miniclusters): (BTreeSet<(usize, usize)>, Vec<Value>) = documents
         .into_iter()
         .filter(|(_, document)| is_minicluster(document))
         .unzip();
@@ -118,8 +121,15 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
         )]),
         (false, _) => {
             let nodes = keys::documents(text);
-            let nodes = numbers.iter().filter_map(|number| nodes.get(*number));
-            let misread: Vec<Problem> = nodes.flat_map(|node| keys::misread(node, text)).collect();
+            let numbers: BTreeSet<usize> = places.iter().map(|(number, _)| *number).collect();
+            let misread: Vec<Problem> = numbers
+                .iter()
+                .filter_map(|number| {
+                    let has_item = |item| places.contains(&(*number, item));
+                    Some(keys::misread(nodes.get(*number)?, has_item, text))
+                })
+                .flatten()
+                .collect();
             if misread.is_empty() {
                 Ok(miniclusters)
             } else {
@@ -548,8 +558,11 @@ mod tests {
             ["spec.containers[0].environment: kubectl reads the key `N` in line 10 as `false`: quote it"]
         );
         assert!(parse(&text("'N'")).is_ok());
-        let list = "kind: List\nitems: [{kind: MiniCluster, spec: {no: 1}}]\n";
-        assert!(problems(list)[0].starts_with("items[0].spec: kubectl reads the key `no`"));
+        let list =
+            "kind: List\nitems: [{kind: ConfigMap, data: {on: x}}, {kind: MiniCluster, spec: {no: 1}}]\n";
+        let found = problems(list);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("items[1].spec: kubectl reads the key `no`"));
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         instance: &pod.instance,
         facts: &pod.facts,
         declared_cores: pod.spec.runner.declared_cores(),
+        cpu_limit: pod.facts.cpu_limit(&pod.spec.runner),
         has_users_config: pod.spec.flux.broker_config.is_some(),
         lacks_kill,
         places: places.into(),

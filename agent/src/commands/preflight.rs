@@ -41,6 +41,8 @@ pub struct Findings<'a> {
     pub facts: &'a Facts,
     /// Cores that the spec declares for each pod; none: it declares none.
     pub declared_cores: Option<u32>,
+    /// The container's limit on CPU time, in CPUs; none: no limit.
+    pub cpu_limit: Option<f64>,
     /// Whether broker.toml is the user's own, which may make Flux check R against this host. The agent's own disables
     /// the check wherever R may have more cores.
     pub has_users_config: bool,
@@ -301,10 +303,12 @@ fn certificate(found: &Result<String, String>) -> (Level, String) {
 
 fn cores(findings: &Findings) -> (Level, String) {
     let facts = findings.facts;
-    let quota = facts
-        .cpu_quota
-        .map_or(String::new(), |cpus| format!(", a quota of {cpus}"));
-    let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
+    let limit = match (facts.cpu_quota, findings.cpu_limit) {
+        (Some(cpus), _) => format!(", a quota of {cpus}"),
+        (None, Some(cpus)) => format!(", a limit of {cpus}"),
+        (None, None) => String::new(),
+    };
+    let has = format!("{} cores{limit}, {} GPUs", facts.cores, facts.gpus);
     // The number of CPUs that were assigned to this container, if its quota does not let tasks use them all. `cpuset`
     // is none if the container may use all CPUs of the machine: then none were assigned.
     let throttled = facts
@@ -323,7 +327,7 @@ fn cores(findings: &Findings) -> (Level, String) {
                 "{has}, {cpus} CPUs of its own: the quota stops tasks that use them all. Raise limits.cpu"
             ),
         ),
-        _ if facts.cpu_quota.is_some_and(|cpus| cpus < 1.0) => (
+        _ if findings.cpu_limit.is_some_and(|cpus| cpus < 1.0) => (
             Warn,
             format!("{has}: Flux counts it as one core. Raise the limit"),
         ),

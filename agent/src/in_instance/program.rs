@@ -103,15 +103,16 @@ fn run_with(args: &ProgramArgs, broker: Option<Broker>) -> Result<u8, Failure> {
             }
             _ => false,
         };
-        // They would run beside those of the next attempt. Flux itself cancels the jobs that run.
+        note_end(&args.result, code, node_failure, || runner.stop_code().is_some());
+        // The jobs that wait would run beside those of the next attempt. Flux itself cancels the jobs that run.
+        let keeps_waiting_jobs = args.archived && runner.stop_code().is_some();
         if let Some(broker) = &broker
             && code != 0
             && args.retried
-            && !(was_stopped && args.archived)
+            && !keeps_waiting_jobs
         {
-            jobs::cancel_waiting(broker, "the program failed, and is retried").await;
+            jobs::cancel_waiting(broker, "the program failed").await;
         }
-        note_end(&args.result, code, node_failure, || runner.stop_code().is_some());
         Ok(code)
     }))
 }

@@ -292,7 +292,7 @@ fn order_without_a_signal_counts_as_not_passed_on() {
     let test = "supervise::tests::order_without_a_signal_counts_as_not_passed_on";
     alone(test, |folder| {
         stop_after(folder.join("alone"));
-        let source = "touch alone; sleep 0.3";
+        let source = "touch alone; sleep 2";
         let ended = supervise(
             folder,
             source,

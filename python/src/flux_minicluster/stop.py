@@ -180,10 +180,11 @@ def _may_have_run(cluster: dict[str, Any], lead: dict[str, Any] | None) -> bool:
     status = cluster.get("status") or {}
     if _may_have_run_before_restart(status):
         return True
-    if lead is not None and was_restarted(lead):
-        # Of several ends of the container, only the last is known. But if the instance has been up, a program has run.
-        return Observed(cluster).has_been_up or not has_failed_before_program(lead)
-    if lead is not None and started(lead) is not None and not replaces(lead):
+    restarted = lead if lead is not None and was_restarted(lead) else None
+    # Of several ends of the container, only the last is known. But if the instance has been up, a program has run.
+    if restarted and (Observed(cluster).has_been_up or not has_failed_before_program(restarted)):
+        return True
+    if lead is not None and (restarted or started(lead) is not None) and not replaces(lead):
         return False
     # An earlier pod of the lead may have run.
     return bool((status.get("timeline") or {}).get("running"))

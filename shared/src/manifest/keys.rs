@@ -31,10 +31,14 @@ pub fn documents(text: &str) -> Vec<Node> {
     serde_saphyr::from_multiple_with_options(text, options).unwrap_or_default()
 }
 
-/// The problems with keys that kubectl names otherwise than they are written in `text`.
-pub fn misread(document: &Node, text: &str) -> Vec<Problem> {
+/// The problems with keys that kubectl names otherwise than they are written in `text`. `has_item`: whether this item of a
+/// List counts.
+pub fn misread(document: &Node, has_item: impl Fn(usize) -> bool, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     document.visit_mappings(String::new(), &mut |path, entries| {
+        if item_of(path).is_some_and(|item| !has_item(item)) {
+            return;
+        }
         for (key, _) in entries {
             let Some((written, read)) = written(key, text).zip(name_in_kubectl(&key.value)) else {
                 continue;
@@ -70,6 +74,12 @@ pub fn overridden(document: &Node) -> Vec<Notice> {
         }
     });
     notices
+}
+
+/// The number of the List's item that the path is in.
+fn item_of(path: &str) -> Option<usize> {
+    let (number, _) = path.strip_prefix("items[")?.split_once(']')?;
+    number.parse().ok()
 }
 
 /// How the key is written in the text.
@@ -220,7 +230,7 @@ mod tests {
                 format!("x: &x {{{key}: x}}\n\na: [{{b: *x}}]\n"),
                 format!("x: &x {{{key}: x}}\n\na: [{{b: {{<<: *x}}}}]\n"),
             ] {
-                let found = lines(&text, |document| misread(document, &text));
+                let found = lines(&text, |document| misread(document, |_| true, &text));
                 let wanted = format!("kubectl reads the key `{key}` in line ");
                 let is_told = |line: &String| line.starts_with("a[0].b") && line.contains(&wanted);
                 let found: Vec<&String> = found.iter().filter(|line| is_told(line)).collect();
@@ -252,7 +262,7 @@ mod tests {
         ] {
             let text = format!("a: {{{key}: x}}\n");
             assert_eq!(
-                lines(&text, |document| misread(document, &text)),
+                lines(&text, |document| misread(document, |_| true, &text)),
                 [""; 0],
                 "{key}"
             );

@@ -149,8 +149,9 @@ fn apply_options(args: &Args, facts: &mut Facts) {
     facts.environment.extend(args.env.iter().cloned());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
-        // The facts' quota, or the spec's limit, could allow fewer cores.
-        facts.cpu_quota = Some(cores.into());
+        // The facts' quota, or the spec's limit, could allow fewer cores. A quota below the CPUs of the cpuset would mean
+        // that these are shared.
+        facts.cpu_quota = Some(cores.max(facts.cpuset.unwrap_or(0)).into());
     }
     if let Some(uid) = args.uid {
         assume_user(facts, uid, uid);

@@ -8,6 +8,7 @@ fn good_findings<'a>(instance: &'a Instance, facts: &'a Facts) -> Findings<'a> {
         instance,
         facts,
         declared_cores: None,
+        cpu_limit: facts.cpu_quota,
         has_users_config: false,
         lacks_kill: false,
         places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
