@@ -48,8 +48,13 @@ impl Obstacle {
         self.is_wait || matches!(self.reason, Reason::ApiError | Reason::NamespaceTerminating)
     }
 
-    /// Whether a ResourceQuota has no room for an object. It may have when others end.
+    /// Whether a ResourceQuota has no room for an object, but may have when others end. Of a resource that nobody uses, it
+    /// never has enough.
     pub fn is_full_quota(&self) -> bool {
-        self.reason == Reason::Forbidden && self.message.contains(" is forbidden: exceeded quota: ")
+        let exceeded = self.message.split_once(" is forbidden: exceeded quota: ");
+        let used = exceeded.and_then(|(_, quota)| quota.split_once(", used: ")?.1.split_once(", limited: "));
+        self.reason == Reason::Forbidden
+            && exceeded.is_some()
+            && used.is_none_or(|(used, _)| used.split(',').all(|resource| !resource.ends_with("=0")))
     }
 }

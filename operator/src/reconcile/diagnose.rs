@@ -128,7 +128,12 @@ async fn read_warning(
 ) -> Result<Option<Trouble>, kube::Error> {
     // Events have the times of the control plane.
     let now = context.metrics.server_clock.now();
-    let is_cause = |event: &Event| wait.is_explained_by(event.reason.as_deref().unwrap_or_default());
+    let is_cause = |event: &Event| {
+        wait.is_explained_by(
+            event.reason.as_deref().unwrap_or_default(),
+            event.message.as_deref().unwrap_or_default(),
+        )
+    };
     let (first, second) = match wait {
         SilentWait::Starts(uid) => return context.reader.last_warning(namespace, uid, now, is_cause).await,
         // The pod's own state says why: its node has restarted (`PodSeen::never_starts`).

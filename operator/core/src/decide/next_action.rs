@@ -23,7 +23,8 @@ pub enum NextAction {
     Nothing,
     /// An earlier MiniCluster's Job of this name still exists: wait until it is gone.
     WaitForPrevious {
-        /// A pod of this name that hangs while it is being deleted, and what to do about it.
+        /// A pod of this name that hangs while it is being deleted, or whose node has stopped responding, and what to do
+        /// about it.
         stuck: Option<String>,
     },
     /// Pods of an earlier MiniCluster, or of an earlier Job, of this name may still run: wait until they have
@@ -98,7 +99,9 @@ pub fn decide(
         return if job_of_name.owner_uid.is_some() || job_of_name.is_deleting {
             // Its deletion waits for its pods, also for those that have ended.
             let pods = observed.pods.values().map(Box::as_ref);
-            let stuck: Vec<&PodSeen> = pods.filter(|pod| remaining::is_stuck(pod, now)).collect();
+            let stuck: Vec<&PodSeen> = pods
+                .filter(|pod| pod.is_on_silent_node || remaining::is_stuck(pod, now))
+                .collect();
             NextAction::WaitForPrevious {
                 stuck: remaining::describe(&stuck, now),
             }
@@ -668,23 +671,31 @@ mod tests {
             grace_end: Some(now() - SignedDuration::from_mins(1)),
             ..PodSeen::default()
         };
-        let observed = Observed {
-            job: Some(other),
-            pods: [("uid".to_owned(), Box::new(pod))].into(),
-            ..Observed::default()
+        let on_silent_node = PodSeen {
+            name: "mc-0-abcde".into(),
+            node: Some("n1".into()),
+            is_on_silent_node: true,
+            ..PodSeen::default()
         };
         let target = testing::target("uid", &none);
-        let action = super::decide(
-            &target,
-            Some(&testing::cluster("size: 2")),
-            &observed,
-            None,
-            now(),
-        );
-        assert!(
-            matches!(&action, NextAction::WaitForPrevious { stuck: Some(pod) } if pod.contains("mc-0-abcde")),
-            "{action:?}"
-        );
+        for pod in [pod, on_silent_node] {
+            let observed = Observed {
+                job: Some(other.clone()),
+                pods: [("uid".to_owned(), Box::new(pod))].into(),
+                ..Observed::default()
+            };
+            let action = super::decide(
+                &target,
+                Some(&testing::cluster("size: 2")),
+                &observed,
+                None,
+                now(),
+            );
+            assert!(
+                matches!(&action, NextAction::WaitForPrevious { stuck: Some(pod) } if pod.contains("mc-0-abcde")),
+                "{action:?}"
+            );
+        }
         assert_eq!(
             decide(
                 "size: 2",

@@ -19,6 +19,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Longest time until the next check after a missing object could not be created.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
 
+/// The message of the kubelet's event about a failing startup probe begins so.
+pub const STARTUP_PROBE: &str = "Startup probe ";
+
 /// An object that waits although no status says why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SilentWait<'a> {
@@ -77,7 +80,10 @@ impl SilentWait<'_> {
             // FailedCreate is a reason of a Job's events, and this object is a pod.
             SilentWait::Starts(_) if known == Some(Reason::FailedCreate) => false,
             // A reason of a pod's events, such as FailedMount, or the one that replaces it (`missing`).
-            SilentWait::Starts(_) => self.is_explained_by(reason) || known == Some(Reason::SecretDeleted),
+            SilentWait::Starts(_) => {
+                let message = status.message.as_deref().unwrap_or_default();
+                self.is_explained_by(reason, message) || known == Some(Reason::SecretDeleted)
+            }
             SilentWait::InQueue(_) => known == Some(Reason::Queued),
             SilentWait::Unnoticed { .. } => known == Some(Reason::SchedulerSilent),
             SilentWait::Joins(..) => known == Some(Reason::BrokersNotReady),
@@ -92,9 +98,9 @@ impl SilentWait<'_> {
         is_of_events.then(earlier_trouble)
     }
 
-    /// Whether a warning event with this reason says why the object waits. Policies and other programs write warnings,
-    /// too, which do not delay it.
-    pub fn is_explained_by(&self, event_reason: &str) -> bool {
+    /// Whether a warning event with this reason and message says why the object waits. Policies and other programs write
+    /// warnings, too, which do not delay it.
+    pub fn is_explained_by(&self, event_reason: &str, message: &str) -> bool {
         let has_failed = event_reason.starts_with("Failed");
         match self {
             // The pod has a node, so an earlier failure to schedule is over. A missing pull Secret does not stop the
@@ -104,7 +110,10 @@ impl SilentWait<'_> {
                     event_reason,
                     "FailedScheduling" | "FailedToRetrieveImagePullSecret"
                 );
-                (has_failed && !is_other) || event_reason == "NetworkNotReady"
+                // An init container that goes on, such as a mesh's proxy, holds back the others until its startup probe
+                // succeeds.
+                let is_of_startup_probe = event_reason == "Unhealthy" && message.contains(STARTUP_PROBE);
+                (has_failed && !is_other) || event_reason == "NetworkNotReady" || is_of_startup_probe
             }
             // Some schedulers write `Unschedulable`.
             SilentWait::Unnoticed { .. } => has_failed || event_reason == Reason::Unschedulable.name(),
@@ -550,6 +559,7 @@ mod tests {
             (SilentWait::Starts("pod"), "ApiError", false),
             (SilentWait::Starts("pod"), "Unschedulable", false),
             (SilentWait::Starts("pod"), "FailedScheduling", false),
+            (SilentWait::Starts("pod"), "Unhealthy", true),
             (SilentWait::InQueue("job"), "Queued", true),
             (SilentWait::InQueue("job"), "FailedMount", false),
             (unseen, "SchedulerSilent", true),
@@ -559,7 +569,7 @@ mod tests {
         ] {
             let status = MiniClusterStatus {
                 reason: Some(reason.into()),
-                message: Some("why".into()),
+                message: Some("Startup probe failed".into()),
                 ..MiniClusterStatus::default()
             };
             let trouble = wait.trouble_of_earlier_events(&status, "job");

@@ -3,6 +3,7 @@
 use flux_shared::crd::v1alpha2::ConditionStatus::{self, False, True};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 
+use crate::previous_status::cut_middle;
 use crate::status::condition;
 use crate::vocabulary::{self, ConditionType, Reason};
 
@@ -37,9 +38,22 @@ impl Event {
         Some(Event {
             type_: vocabulary::event_type(reason)?,
             reason: reason.to_owned(),
-            note: message[..message.floor_char_boundary(NOTE_MAX)].to_owned(),
+            note: note(message),
             action: action.to_owned(),
         })
+    }
+}
+
+/// The message, cut to `NOTE_MAX` bytes.
+fn note(message: &str) -> String {
+    let mut characters = NOTE_MAX;
+    loop {
+        let note = cut_middle(message, characters);
+        if note.len() <= NOTE_MAX {
+            return note;
+        }
+        // A character has at most four bytes, so this never cuts too much.
+        characters -= (note.len() - NOTE_MAX).div_ceil(4);
     }
 }
 
@@ -101,9 +115,13 @@ pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Eve
     }
     if let Some(failed) = turned(ConditionType::Failed, True) {
         // If the status already had this reason and message, the event was written before: the cause of a failure is
-        // reported while other pods are still ending.
-        if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message)
-        {
+        // reported while other pods are still ending. The message may then also name a pod that hangs.
+        let has_reported_failure = before.reason.as_ref() == Some(&failed.reason)
+            && before
+                .message
+                .as_ref()
+                .is_some_and(|message| message.starts_with(&failed.message));
+        if !has_reported_failure {
             events.extend(Event::new(&failed.reason, &failed.message, "Run"));
         }
     } else if let Some(complete) = turned(ConditionType::Complete, True) {

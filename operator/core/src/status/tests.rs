@@ -929,6 +929,10 @@ fn full_quota_does_not_stall_and_other_refusals_do() {
             "exceeded quota: jobs, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: count/jobs.batch=1",
             false,
         ),
+        (
+            "exceeded quota: none, requested: count/jobs.batch=1, used: count/jobs.batch=0, limited: count/jobs.batch=0",
+            true,
+        ),
         ("failed quota: compute: must specify limits.cpu", true),
         (
             "violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
@@ -988,13 +992,51 @@ fn events_report_only_changes() {
         ..job(1)
     });
     observation.pods = vec![ended(0, 7, 1)];
-    assert_eq!(reasons(&stuck, &observation.status()), ["NonZeroExitCode"]);
+    let failed = observation.status();
+    assert_eq!(reasons(&stuck, &failed), ["NonZeroExitCode"]);
+    // The failure was reported while another pod hung.
+    let earlier = MiniClusterStatus {
+        reason: failed.reason.clone(),
+        message: failed
+            .message
+            .clone()
+            .map(|message| message + "; pod mc-1 is Terminating"),
+        ..stuck.clone()
+    };
+    assert!(reasons(&earlier, &failed).is_empty());
+    let other = MiniClusterStatus {
+        message: Some("another failure".into()),
+        ..earlier
+    };
+    assert_eq!(reasons(&other, &failed), ["NonZeroExitCode"]);
     observation.job = Some(JobSeen {
         complete: true_condition("", ""),
         ..job(1)
     });
     observation.pods = vec![ended(0, 0, 1)];
     assert_eq!(reasons(&starting, &observation.status()), ["Completed"]);
+}
+
+#[test]
+fn long_note_of_an_event_keeps_its_end() {
+    for filling in ["x", "é", "…", "🦀"] {
+        let status = MiniClusterStatus {
+            restart_count: 1,
+            restarts: vec![Restart {
+                reason: "PodLost".into(),
+                message: format!("{}: field is immutable", filling.repeat(2000)),
+                time: String::new(),
+                job_uid: None,
+            }],
+            ..MiniClusterStatus::default()
+        };
+        let note = events::of_restart(&status).unwrap().note;
+        assert!(
+            note.starts_with("restart 1 (PodLost): ") && note.ends_with(": field is immutable"),
+            "{note}"
+        );
+        assert!((900..=1024).contains(&note.len()), "{}", note.len());
+    }
 }
 
 #[test]

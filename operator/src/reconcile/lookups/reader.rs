@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use flux_operator_core::decide::silent_wait::STARTUP_PROBE;
 use flux_operator_core::observe::Key;
 use flux_operator_core::observe::cluster::Cluster;
 use flux_operator_core::observe::pod::Trouble;
@@ -216,7 +217,7 @@ fn is_of_kueue(event: &Event) -> bool {
 /// Whether a startup probe failed. A sidecar's readiness probe, for one, does not delay the brokers.
 fn is_of_startup_probe(event: &Event) -> bool {
     let message = event.message.as_deref().unwrap_or_default();
-    message.starts_with("Startup probe ")
+    message.starts_with(STARTUP_PROBE)
 }
 
 /// The newest of the events that `is_cause` accepts, if it is newer than `not_before`. Of its message only the first
@@ -325,9 +326,20 @@ mod tests {
             "PolicyViolation",
             "DNSConfigForming",
         ];
-        let starts = |event: &Event| {
-            SilentWait::Starts("pod").is_explained_by(event.reason.as_deref().unwrap_or_default())
+        let explains = |wait: SilentWait<'_>, event: &Event| {
+            wait.is_explained_by(
+                event.reason.as_deref().unwrap_or_default(),
+                event.message.as_deref().unwrap_or_default(),
+            )
         };
+        let starts = |event: &Event| explains(SilentWait::Starts("pod"), event);
+        let probes = ["Startup probe failed: x", "Readiness probe failed: x"];
+        let probes = probes.map(|message| event("Unhealthy", message, ""));
+        assert_eq!(
+            last_of(&probes, starts).as_deref(),
+            Some("Startup probe failed: x")
+        );
+        assert_eq!(last_of(&probes[1..], starts), None);
         for cause in [
             "FailedMount",
             "FailedCreatePodSandBox",
@@ -340,13 +352,13 @@ mod tests {
         }
         assert_eq!(last_of(&others.map(of), starts), None);
 
-        let unnoticed = SilentWait::Unnoticed {
+        let unnoticed = || SilentWait::Unnoticed {
             index: 0,
             uid: "pod",
             scheduler: "volcano",
             is_gang: true,
         };
-        let seen = |event: &Event| unnoticed.is_explained_by(event.reason.as_deref().unwrap_or_default());
+        let seen = |event: &Event| explains(unnoticed(), event);
         for cause in ["FailedScheduling", "Unschedulable"] {
             let events = [of(cause), of("PolicyViolation")];
             assert_eq!(last_of(&events, seen).as_deref(), Some(cause));
