@@ -278,7 +278,7 @@ async fn control(
     }
 }
 
-/// Returns when each kind that `KINDS` counts is listed, or its list is not waited for.
+/// Returns when each kind that `KINDS` counts is listed or, for nodes, may not be read.
 async fn all_listed(mut synced_kinds: watch_channel::Receiver<usize>) {
     // An error would mean that the sender is gone, which happens only when the process ends.
     let _ = synced_kinds.wait_for(|count| *count >= KINDS).await;

@@ -111,7 +111,7 @@ pub struct Jobs {
     pub states: States,
 }
 
-/// Jobs by their state. Flux counts a job from `depend` on, so `new` is 0 but for a moment.
+/// Jobs by their state. Flux counts none in `new`, which is always 0: flux-metrics-api has this metric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct States {
@@ -179,7 +179,7 @@ impl Usage {
             metrics.extend([
                 metric(
                     "job_queue_state_new_count",
-                    "Jobs that were just submitted.",
+                    "Always 0: Flux counts a job from the state depend on.",
                     states.new,
                 ),
                 metric(

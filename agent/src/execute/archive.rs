@@ -308,7 +308,9 @@ fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
         .count()
 }
 
-/// Whether `path` could not be created because its volume is read-only, here or on its server.
+/// Whether `path` could not be created because its volume is read-only. EROFS says so, whether the mount or only its
+/// server is read-only. On a read-only mount, the agent may also fail before it tries to write: at a link that it does
+/// not follow (`safe_path`), or at a folder that it may not search.
 fn is_for_read_only_volume(error: &io::Error, path: &Path) -> bool {
     error.raw_os_error() == Some(libc::EROFS) || is_mounted_read_only(path)
 }

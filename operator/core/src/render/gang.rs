@@ -255,7 +255,9 @@ fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &RenderFacts) -> Gang
     let count = count(cluster.min_size, cluster.size);
     // A new name for each Job: the previous object may still exist, and have other values in fields that cannot be
     // changed. The Job is recreated for a restart (`attempt`), after an edit of the spec (`spec_hash`), and if its pods
-    // could not mount the view's image.
+    // could not mount the view's image. `create_gang` takes an existing object of this name as it is. So the name also
+    // depends on the count (`size` may be edited before the Job exists) and on the API's version (an earlier operator may
+    // have used another one).
     let identity = (
         facts.uid.as_deref(),
         facts.attempt,
@@ -277,8 +279,8 @@ pub fn object_with_count(
 ) -> GangObject {
     let api = at.api;
     let mut metadata = metadata(at.name.clone(), cluster, facts);
-    // Kubernetes keeps a PodGroup until its pods are gone. Without this field, a foreground deletion of the MiniCluster
-    // does not wait for the PodGroup.
+    // Kubernetes removes a PodGroup only some time after its last pod. A foreground deletion of the MiniCluster waits for
+    // the Job and its pods; without this field it does not wait for the PodGroup, too.
     for owner in metadata.owner_references.iter_mut().flatten() {
         owner.block_owner_deletion = None;
     }
