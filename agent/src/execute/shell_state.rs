@@ -16,6 +16,9 @@ use crate::system::raw::Limit;
 
 /// Prefix of the agent's own variables in the shell. They are not carried over.
 pub const AGENT_PREFIX: &str = "flux_agent_";
+/// Lists of folders in which an empty element means the current directory, such as in `/opt/lib:`. This is what
+/// `/opt/lib:$LD_LIBRARY_PATH` becomes if the variable was empty.
+const FOLDER_LISTS: [&str; 2] = ["LD_LIBRARY_PATH", "PYTHONPATH"];
 /// Variables that shells set for themselves. A snippet's changes of them are ignored.
 const SHELL_VARIABLES: [&str; 3] = ["_", "SHLVL", "OLDPWD"];
 /// Begins the report of a shell whose `command` or `.` the user has replaced or disabled. The agent's script in the
@@ -172,6 +175,12 @@ impl ShellState {
                 new.entry(name).or_insert(value);
             }
         }
+        // The current directory may belong to the job's user, and the next snippet may run as root.
+        for name in FOLDER_LISTS {
+            if let Some(value) = new.get_mut(OsStr::new(name)) {
+                *value = without_empty_elements(value);
+            }
+        }
         session.as_flux = as_flux_variables(&self.as_flux);
         session.broker_options.clone_from(&self.broker_options);
         session.environment = new;
@@ -187,6 +196,15 @@ impl ShellState {
             }
         }
     }
+}
+
+fn without_empty_elements(list: &OsStr) -> OsString {
+    let elements: Vec<&[u8]> = list
+        .as_bytes()
+        .split(|byte| *byte == b':')
+        .filter(|element| !element.is_empty())
+        .collect();
+    OsString::from_vec(elements.join(&b':'))
 }
 
 /// Whether a variable holds a function that bash has exported.
@@ -211,6 +229,19 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn list_of_folders_has_no_empty_element() {
+        for (list, kept) in [
+            ("/x:", "/x"),
+            (":/x", "/x"),
+            ("/a::/b", "/a:/b"),
+            ("", ""),
+            ("/a:.", "/a:."),
+        ] {
+            assert_eq!(without_empty_elements(OsStr::new(list)), OsStr::new(kept));
+        }
+    }
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         variables
