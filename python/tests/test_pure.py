@@ -341,10 +341,12 @@ def test_sizes_may_be_numbers_of_other_packages() -> None:
 
 def test_command_replaces_a_script_and_the_lines_of_a_batch() -> None:
     file = FILE.replace("command: old", "batch: true, batchRaw: true, diagnostics: true, commands: {script: a, pre: b}")
+    file = file.replace("size: 3", "size: 3\n  interactive: true")
     made = manifest.build(Wanted(command=["new"], document=manifest.from_text(file, "f.yaml")), "abcde")
     main = made["spec"]["containers"][1]
     assert (main["command"], main["commands"]) == ("new", {"pre": "b"})
     assert not {"batch", "batchRaw", "diagnostics"} & main.keys()
+    assert "interactive" not in made["spec"]
 
 
 def spec_of(spec: manifest.Spec | None = None, **wanted: Any) -> dict[str, Any]:

@@ -99,6 +99,10 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
         (spec.cleanup, spec.cleanup_pods) = (false, false);
         spec.ttl_seconds_after_finished = None;
     }
+    if !wanted.command.is_empty() {
+        // Otherwise the command would not run.
+        spec.interactive = false;
+    }
     let runner = runner(&mut spec)?;
     runner.image = wanted.image.clone().or(runner.image.take());
     runner.environment.extend(wanted.environment.iter().cloned());
@@ -238,6 +242,15 @@ mod tests {
                 .and_then(|commands| commands.pre.as_deref());
             assert_eq!(pre, instead.contains("pre").then_some("b"), "{instead}");
         }
+    }
+
+    #[test]
+    fn command_of_an_interactive_file_is_run() {
+        let file = FILE.replace("size: 3", "size: 3\n  interactive: true");
+        let built = build(&wanted(None, &["new"]), Some(&file), "abcde").unwrap();
+        assert!(observed::runs_program(&built.cluster.spec));
+        let built = build(&wanted(None, &[]), Some(&file), "abcde").unwrap();
+        assert!(!observed::runs_program(&built.cluster.spec));
     }
 
     #[test]

@@ -60,6 +60,7 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
         runner.pop("batch", None)
         runner.pop("batchRaw", None)
         runner.pop("diagnostics", None)
+        spec.pop("interactive", None)
         if runner.get("commands"):
             runner["commands"].pop("script", None)
     # Without a program, the agent's and Flux's lines are the only output. The spec's own `logging` takes precedence.
