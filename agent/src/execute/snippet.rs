@@ -277,8 +277,10 @@ impl Executor<'_> {
 /// The remedy if a strict snippet should go on after a command that fails.
 const CONTINUE_REMEDY: &str = "To continue after a command that fails, set logging.strict: false";
 
+/// The last line that is not blank. Programs such as curl draw their progress with carriage returns.
 fn last_line(errors: &str) -> String {
-    errors.lines().last().unwrap_or_default().trim().to_owned()
+    let mut lines = errors.rsplit(['\n', '\r']).map(str::trim);
+    lines.find(|line| !line.is_empty()).unwrap_or_default().to_owned()
 }
 
 /// Warns that the snippet `name` runs in a new shell. `why`: what is wrong with the old one.
@@ -305,5 +307,22 @@ async fn log_while_slow<T>(stage: &'static str, what: &str, work: impl Future<Ou
             "{what} is still running after {} s",
             begin.elapsed().as_secs()
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_line_is_not_the_progress_before_a_carriage_return() {
+        let progress: String = (0..20).map(|percent| format!("\r{percent:078}")).collect();
+        assert_eq!(
+            last_line(&format!("{progress}\rcurl: (28) timed out\n")),
+            "curl: (28) timed out"
+        );
+        assert_eq!(last_line("a: no such file\r\n\r\n  \n"), "a: no such file");
+        assert_eq!(last_line("one\ntwo "), "two");
+        assert_eq!(last_line(""), "");
     }
 }
