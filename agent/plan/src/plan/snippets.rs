@@ -164,11 +164,38 @@ fn as_flux(resolved: &Resolved) -> String {
     format!("{} as-flux{spec}", resolved.facts.agent)
 }
 
-/// A script's text, with a `#!` line for the image's shell if it has none.
+/// A script's text, with a `#!` line for the image's shell if it has none. Blanks and a byte order mark before the
+/// user's `#!` are dropped: the kernel reads it only at the begin of the file.
 pub fn with_shebang(resolved: &Resolved, text: &str, what: &str) -> Result<String, PlanError> {
-    if text.starts_with("#!") {
-        Ok(text.to_owned())
+    let from_shebang = text.trim_start_matches(['\u{feff}', '\n', '\r', ' ', '\t']);
+    if from_shebang.starts_with("#!") {
+        Ok(from_shebang.to_owned())
     } else {
         Ok(resolved.shebang(what)? + text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Facts;
+    use flux_shared::agent_spec::AgentSpec;
+
+    #[test]
+    fn shebang_counts_after_blanks_and_a_byte_order_mark() {
+        let spec = AgentSpec::from_toml("name='mc'").unwrap();
+        let facts = Facts {
+            shell: Some("/bin/sh".into()),
+            ..Facts::default()
+        };
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        let script = |text: &str| with_shebang(&resolved, text, "the script").unwrap();
+        let python = "#!/usr/bin/python3\nprint(1)\n";
+        for before in ["", "\n", "\r\n\n", "  \t", "\u{feff}", "\u{feff}\n  "] {
+            assert_eq!(script(&format!("{before}{python}")), python, "{before:?}");
+        }
+        for text in ["\n  echo a\n", "# a\n#!/bin/bash\n"] {
+            assert_eq!(script(text), format!("#!/bin/sh\n{text}"));
+        }
     }
 }
