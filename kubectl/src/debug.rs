@@ -7,9 +7,10 @@
 mod redact;
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use flux_shared::causes::causes;
 use futures::{AsyncRead, AsyncReadExt};
@@ -34,6 +35,8 @@ const MAX_LOG_BYTES: usize = 4 * 1024 * 1024;
 const CHUNK: usize = 64 * 1024;
 /// Most pods whose logs are collected: those with the lowest indexes, of which the lead's is the first.
 const MAX_PODS_WITH_LOGS: usize = 16;
+/// Longest time without data from a log. The kubelet of a dead node does not answer at all.
+const LONGEST_SILENCE: Duration = Duration::from_secs(15);
 
 /// Arguments of `debug`.
 #[derive(Debug, Clone, clap::Args)]
@@ -147,8 +150,10 @@ fn yaml(object: &impl Serialize) -> Result<String, Failure> {
     flux_operator_core::yaml::document(&value).map_err(|error| yaml_failed(&error))
 }
 
-/// Logs of every container of the pod that has a status, and of its previous run if it restarted.
+/// Logs of every container of the pod that has a status, and of its previous run if it restarted. After one without
+/// data, the others are left out: the kubelet does not answer.
 async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
+    screen::tell(&format!("reading the logs of {}", observed::name(pod)));
     let status = pod.status.clone().unwrap_or_default();
     let containers = status
         .init_container_statuses
@@ -168,28 +173,44 @@ async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
                 timestamps: true,
                 ..LogParams::default()
             };
-            let log = log_text(target, observed::name(pod), &parameters).await;
+            let (log, is_silent) = log_text(target, observed::name(pod), &parameters).await;
             let suffix = if previous { "previous.log" } else { "log" };
             let name = format!("logs/{}.{}.{suffix}", observed::name(pod), container.name);
             entries.push(Entry::new(name, redact::text(&log)));
+            if is_silent {
+                return entries;
+            }
         }
     }
     entries
 }
 
 /// The log. If it cannot be read to its end, the part that was read and the cause. Bytes that are not UTF-8 are
-/// replaced.
-async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> String {
-    let log = match target.pods().log_stream(pod, parameters).await {
-        Ok(log) => log,
-        Err(error) => return format!("failed to read this log: {}\n", failure::cause_of(&error)),
+/// replaced. Also whether no data came for `LONGEST_SILENCE`.
+async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> (String, bool) {
+    let pods = target.pods();
+    let log = match tokio::time::timeout(LONGEST_SILENCE, pods.log_stream(pod, parameters)).await {
+        Ok(Ok(log)) => log,
+        Ok(Err(error)) => {
+            let why = failure::cause_of(&error);
+            return (format!("failed to read this log: {why}\n"), false);
+        }
+        Err(_) => return (format!("failed to read this log: {}\n", silence()), true),
     };
     let (bytes, read) = read_last(log, MAX_LOG_BYTES).await;
     let mut text = String::from_utf8_lossy(&bytes).into_owned();
-    if let Err(error) = read {
-        text.push_str(&format!("\nfailed to read the rest of this log: {error}\n"));
-    }
-    text
+    let Err(error) = read else {
+        return (text, false);
+    };
+    text.push_str(&format!("\nfailed to read the rest of this log: {error}\n"));
+    (text, error.kind() == ErrorKind::TimedOut)
+}
+
+/// Why a log is not read any further, nor the pod's other logs.
+fn silence() -> std::io::Error {
+    let seconds = LONGEST_SILENCE.as_secs();
+    let why = format!("no data came for {seconds} s; the pod's other logs are left out");
+    std::io::Error::new(ErrorKind::TimedOut, why)
 }
 
 /// Reads a log to its end or to a failure. Returns its last lines, `most` bytes at most, and a line that says so if
@@ -197,7 +218,8 @@ async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> String 
 async fn read_last(mut log: impl AsyncRead + Unpin, most: usize) -> (Vec<u8>, std::io::Result<()>) {
     let (mut kept, mut chunk, mut is_cut) = (Vec::new(), vec![0; CHUNK], false);
     let read = loop {
-        match log.read(&mut chunk).await {
+        let read = tokio::time::timeout(LONGEST_SILENCE, log.read(&mut chunk)).await;
+        match read.unwrap_or_else(|_| Err(silence())) {
             Ok(0) => break Ok(()),
             Ok(count) => kept.extend_from_slice(chunk.get(..count).unwrap_or_default()),
             Err(error) => break Err(error),
@@ -243,7 +265,7 @@ mod tests {
     use serde::ser::Error;
 
     use super::*;
-    use crate::testing::{self, Log, LogEnd};
+    use crate::testing::{self, Answer, Log, LogEnd};
 
     fn pod_with_status() -> Pod {
         serde_json::from_value(serde_json::json!({
@@ -269,6 +291,33 @@ mod tests {
             text.contains("before\u{fffd}") && text.contains("after"),
             "{text}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn debug_skips_the_logs_of_a_kubelet_that_is_silent() {
+        let mut pod = pod_with_status();
+        let status = pod.status.as_mut().unwrap();
+        let containers = status.container_statuses.as_mut().unwrap();
+        containers[0].restart_count = 1;
+        let cases: [(fn() -> Answer, &str); 2] = [
+            (|| Answer::Never, "failed to read this log: no data came for 15 s"),
+            (
+                || {
+                    Answer::Log(Log {
+                        bytes: b"a\n",
+                        end: LogEnd::Stalled,
+                    })
+                },
+                "a\n\nfailed to read the rest of this log: no data came for 15 s",
+            ),
+        ];
+        for (answer, text) in cases {
+            let (target, requests) = testing::answering(move |_| answer());
+            let entries = tokio::time::timeout(Duration::from_secs(20), logs(&target, &pod));
+            let entries = entries.await.unwrap();
+            assert!(entries[0].text.starts_with(text), "{}", entries[0].text);
+            assert_eq!((entries.len(), requests.lock().unwrap().len()), (1, 1));
+        }
     }
 
     #[tokio::test]
