@@ -1,7 +1,7 @@
 //! Splits a command into words by POSIX quoting. `$NAME` and `${NAME}` are kept as references to environment
 //! variables.
 //!
-//! Nothing else of a shell: no globbing, no command substitution, no operators. `|`, `;`, `>` and `$(` reach the
+//! Nothing else of a shell: no globbing, no command substitution, no operators. `|`, `;`, `>`, `*` and `$(` reach the
 //! program as text. `\$` is a literal `$`, inside double quotes too. Newlines separate words like blanks.
 //!
 //! Own code: crates that split words (shlex) return plain strings, in which a quoted `$NAME` looks like a
@@ -201,6 +201,12 @@ impl<'a> Splitter<'a> {
                     None => self.push('\\'),
                 },
                 '$' => self.unquoted_dollar(),
+                '*' | '?' | '~' | '#' => {
+                    if self.is_expansion_or_comment(c) {
+                        self.record_operator(c.encode_utf8(&mut [0; 4]));
+                    }
+                    self.push(c);
+                }
                 '&' if self.chars.next_if_eq(&'&').is_some() => {
                     self.record_operator("&&");
                     self.push('&');
@@ -236,6 +242,19 @@ impl<'a> Splitter<'a> {
                     .get(*start)
                     .is_some_and(|word| !word.display().starts_with('-'))
         });
+    }
+
+    /// Whether a shell reads this letter, which is not quoted, as a glob, a home folder or a comment. (A `[` is more
+    /// often text.)
+    fn is_expansion_or_comment(&self, letter: char) -> bool {
+        let begins_word = self.word.is_none();
+        let next = self.chars.clone().next();
+        self.has_references
+            && match letter {
+                '~' => begins_word && next.is_none_or(|next| next == '/' || next.is_whitespace()),
+                '#' => begins_word,
+                _ => true,
+            }
     }
 
     fn record_operator(&mut self, operator: &str) {
@@ -393,6 +412,10 @@ mod tests {
             assert_eq!(operators(expansion), ["${"], "{expansion}");
         }
         assert_eq!(operators("${A} $A{b} '${A:-1}' \"${A:-1}\" \\${A:-1}"), [""; 0]);
+        assert_eq!(operators("ls *.txt b*"), ["*"]);
+        assert_eq!(operators("~/a ~ # b"), ["~", "#"]);
+        assert_eq!(operators("ls '*.txt' \"?\" \\* a~b a#b ~user ''# [a]"), [""; 0]);
+        assert_eq!(split_without_references("* ? ~ #").unwrap().shell_syntax, [""; 0]);
     }
 
     #[test]
