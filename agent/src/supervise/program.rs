@@ -103,8 +103,13 @@ impl ChildProgram<'_> {
                 // The file exists, so its loader or its interpreter is missing, or /bin/sh for a file whose format the
                 // kernel does not know.
                 let missing_interpreter = || {
-                    interpreter(&path)
-                        .map(|interpreter| format!("its interpreter {interpreter} is not in this image"))
+                    interpreter(&path).map(|interpreter| {
+                        if interpreter.ends_with('\r') {
+                            "it has Windows line ends (CR LF): save it with LF".to_owned()
+                        } else {
+                            format!("its interpreter {interpreter} is not in this image")
+                        }
+                    })
                 };
                 let cause = Libc::of(&path, Path::new("/"))
                     .and_then(|libc| libc.trouble())
@@ -154,7 +159,7 @@ impl ChildProgram<'_> {
     }
 }
 
-/// The interpreter that a script's first line names.
+/// The interpreter that a script's first line names, as the kernel reads it: a carriage return belongs to the name.
 fn interpreter(script: &Path) -> Option<String> {
     let mut head = Vec::new();
     std::fs::File::open(script)
@@ -163,12 +168,9 @@ fn interpreter(script: &Path) -> Option<String> {
         .read_to_end(&mut head)
         .ok()?;
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
-    Some(
-        String::from_utf8_lossy(line)
-            .split_whitespace()
-            .next()?
-            .to_owned(),
-    )
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
+    Some(words.next()?.to_owned())
 }
 
 /// The result of looking up a program.
@@ -223,16 +225,23 @@ mod tests {
     }
 
     #[test]
-    fn missing_interpreter_is_named() {
+    fn missing_interpreter_or_windows_line_ends_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("run.sh");
-        std::fs::write(&script, "#! /opt/missing/python -u\nprint(1)\n").unwrap();
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let wanted = format!(
-            "failed to start {}: its interpreter /opt/missing/python is not in this image",
-            script.display()
-        );
-        assert_eq!(error_of(&script, folder.path()), wanted);
+        let windows = "it has Windows line ends (CR LF): save it with LF";
+        for (text, why) in [
+            (
+                "#! /opt/missing/python -u\nprint(1)\n",
+                "its interpreter /opt/missing/python is not in this image",
+            ),
+            ("#!/bin/sh\r\necho a\r\n", windows),
+            ("#! /bin/sh\r\n", windows),
+        ] {
+            std::fs::write(&script, text).unwrap();
+            std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let wanted = format!("failed to start {}: {why}", script.display());
+            assert_eq!(error_of(&script, folder.path()), wanted);
+        }
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub(super) fn check(
     }
     for (i, container) in spec.containers.iter().enumerate() {
         let field = format!("spec.containers[{i}]");
+        windows_line_ends(&field, container, spec.runs_flux(i), report);
         if spec.runs_flux(i) {
             parts.runner = Some(runner(&field, container, spec, &surroundings, report));
         } else {
@@ -89,6 +90,40 @@ fn text_bytes(container: &Container) -> usize {
         .flatten()
         .map(String::len)
         .sum()
+}
+
+/// Adds notices about shell source with Windows line ends.
+fn windows_line_ends(field: &str, container: &Container, runs_flux: bool, report: &mut Report) {
+    let commands = container.commands.clone().unwrap_or_default();
+    // Other commands are split into words or lines.
+    let is_command_source = !runs_flux || (container.batch && container.batch_raw);
+    for (name, text) in [
+        (
+            "command",
+            if is_command_source {
+                &container.command
+            } else {
+                &None
+            },
+        ),
+        ("preCommand", &container.pre_command),
+        ("commands.script", &commands.script),
+        ("commands.init", &commands.init),
+        ("commands.pre", &commands.pre),
+        ("commands.brokerPre", &commands.broker_pre),
+        ("commands.preBroker", &commands.pre_broker),
+        ("commands.workerPre", &commands.worker_pre),
+        ("commands.preWorker", &commands.pre_worker),
+        ("commands.servicePre", &commands.service_pre),
+        ("commands.post", &commands.post),
+    ] {
+        if text.as_ref().is_some_and(|text| text.contains("\r\n")) {
+            report.notice(
+                format!("{field}.{name}"),
+                "has Windows line ends (CR LF), which shells take as text: save it with LF",
+            );
+        }
+    }
 }
 
 /// Checks that no two containers of a pod have the same name.

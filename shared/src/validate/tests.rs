@@ -372,6 +372,44 @@ fn escape_for_the_go_entrypoint_in_a_batch_gets_a_notice() {
         let cluster = read(&text).unwrap();
         let notices = cluster.notices.iter().map(ToString::to_string);
         notices
+#[test]
+fn shell_source_with_windows_line_ends_gets_a_notice() {
+    let fields = |containers: &str| -> Vec<String> {
+        let cluster = read(&format!("containers: [{containers}]")).unwrap();
+        let notices = cluster.notices.into_iter();
+        let found = notices.filter(|notice| notice.message.contains("Windows line ends"));
+        found.map(|notice| notice.field).collect()
+    };
+    for (container, field) in [
+        (r#"commands: {script: "echo a\r\necho b\r\n"}"#, "commands.script"),
+        (r#"command: a, commands: {pre: "echo a\r\n"}"#, "commands.pre"),
+        (r#"command: a, preCommand: "echo a\r\n""#, "preCommand"),
+        (
+            r##"batch: true, batchRaw: true, command: "#!/bin/bash\r\na\r\n""##,
+            "command",
+        ),
+    ] {
+        assert_eq!(
+            fields(&format!("{{image: a, {container}}}")),
+            [format!("spec.containers[0].{field}")]
+        );
+    }
+    let runner = "{image: a, command: b, runFlux: true}";
+    assert_eq!(
+        fields(&format!(
+            r#"{runner}, {{image: c, name: web, command: "a\r\nb\r\n"}}"#
+        )),
+        ["spec.containers[1].command"]
+    );
+    // Words and lines are split at these ends.
+    for command in [
+        r#"command: "app\r\n  -n 4\r\n""#,
+        r#"batch: true, command: "a\r\nb\r\n""#,
+    ] {
+        assert_eq!(fields(&format!("{{image: a, {command}}}")), [""; 0]);
+    }
+}
+
             .filter(|notice| notice.contains("before the batch runs"))
             .count()
     };
