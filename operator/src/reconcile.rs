@@ -290,7 +290,6 @@ async fn is_confirmed(
     decision: &Decision,
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
-    known_status: &MiniClusterStatus,
     context: &Context,
 ) -> Result<bool, ReconcileError> {
     let expected_job_uid = match decision {
@@ -314,6 +313,8 @@ async fn is_confirmed(
         return Ok(false);
     }
     let observed = context.index.observed(&target.key);
+    // The Job that was just read may show that pods were removed by a suspension or a shrink, and not lost.
+    let known_status = with_losses(target, context);
     let job_uid = observed
         .job
         .as_ref()
@@ -321,11 +322,11 @@ async fn is_confirmed(
         .map(|job| &job.uid)
         .or(known_status.job_uid.as_ref());
     let Some(job_uid) = job_uid.cloned() else {
-        return Ok(decide(target, cluster, known_status, &observed) == *decision);
+        return Ok(decide(target, cluster, &known_status, &observed) == *decision);
     };
     let leads = context.writer.read_leads(&target.key, &job_uid).await?;
     let current = observed.with_leads(&job_uid, leads);
-    Ok(decide(target, cluster, known_status, &current) == *decision)
+    Ok(decide(target, cluster, &known_status, &current) == *decision)
 }
 
 /// Carries out a decision about the Job as a whole, or creates and changes what is missing or differs.
@@ -346,7 +347,7 @@ async fn carry_out(
     {
         return Err(ApplyError::NamespaceTerminating.into());
     }
-    if !is_confirmed(decision, target, cluster, known_status, context).await? {
+    if !is_confirmed(decision, target, cluster, context).await? {
         tracing::info!("the cached state is out of date: reconciling again");
         return Ok(Done::OutOfDate);
     }

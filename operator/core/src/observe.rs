@@ -351,9 +351,7 @@ impl Index {
             observed.gone_leads.clear();
             observed.losses.clear();
         }
-        if seen.is_suspended && job.as_ref().is_some_and(|before| !before.is_suspended) {
-            observed.forget_losses_of_suspension();
-        }
+        observed.forget_losses_explained_by(&seen);
         observed.last_job = None;
         observed.job = Some(seen);
         is_change.then_some(key)

@@ -81,14 +81,22 @@ impl Observed {
         }
     }
 
-    /// Removes the pods that the Job controller deletes for a suspension from `losses`. They were added if the watch of
-    /// pods reported the deletion before the watch of Jobs reported the suspension.
-    pub(super) fn forget_losses_of_suspension(&mut self) {
-        let Observed { losses, pods, .. } = self;
+    /// Removes from `losses` the pods that the Job controller deletes because the Job is suspended or smaller, as `seen`
+    /// shows. They were added if the watch of pods reported the deletion before the watch of Jobs reported this change.
+    pub(super) fn forget_losses_explained_by(&mut self, seen: &JobSeen) {
+        let Observed {
+            job, losses, pods, ..
+        } = self;
+        let Some(before) = job.as_ref() else { return };
+        let is_new_suspension = seen.is_suspended && !before.is_suspended;
+        let shrinks = seen.completions < before.completions;
+        let is_explained = |pod: &PodSeen| {
+            is_new_suspension || (shrinks && pod.index >= seen.completions && !pod.is_disrupted())
+        };
         losses.retain(|lost| {
             !pods
                 .values()
-                .any(|pod| pod.name == lost.name && pod.is_deleting && !pod.has_ended)
+                .any(|pod| pod.name == lost.name && pod.is_deleting && !pod.has_ended && is_explained(pod))
         });
     }
 

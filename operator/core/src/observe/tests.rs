@@ -54,6 +54,56 @@ fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
     assert_eq!(losses(), 0);
 }
 
+/// The Job controller deletes the pods above a smaller size. The watch of pods may report this first.
+#[test]
+fn pods_deleted_by_shrink_are_no_losses_in_any_watch_order() {
+    let metadata = |name: &str, version: &str| metadata(name, name, version);
+    let index = Index::default();
+    let lost = || {
+        let observed = index.observed(&Key::new("ns", "mc"));
+        let names = observed.losses.iter().map(|lost| lost.name.clone());
+        names.collect::<Vec<_>>()
+    };
+    let job = |completions: u32| JobSeen {
+        uid: "mc".into(),
+        completions,
+        ..JobSeen::default()
+    };
+    index.update_job(&metadata("mc", "1"), job(4));
+    let disruption = pod::Trouble {
+        is_disruption: true,
+        ..pod::Trouble::default()
+    };
+    for (number, trouble) in [(1, None), (2, None), (3, Some(Box::new(disruption)))] {
+        let name = format!("mc-{number}");
+        let pod = PodSeen {
+            name: name.clone(),
+            index: number,
+            job_uid: Some("mc".into()),
+            is_running: true,
+            trouble,
+            ..PodSeen::default()
+        };
+        index.update_pod(&metadata(&name, "2"), pod.clone());
+        index.update_pod(
+            &metadata(&name, "3"),
+            PodSeen {
+                is_deleting: true,
+                ..pod
+            },
+        );
+    }
+    assert_eq!(lost(), ["mc-1", "mc-2", "mc-3"], "the new size is not known yet");
+    index.update_job(&metadata("mc", "4"), job(4));
+    assert_eq!(lost().len(), 3, "another change of the Job");
+    index.update_job(&metadata("mc", "5"), job(2));
+    assert_eq!(
+        lost(),
+        ["mc-1", "mc-3"],
+        "one stays in the Job, one was disrupted"
+    );
+}
+
 /// The garbage collector deletes the Job of a deleted MiniCluster with a delay.
 #[test]
 fn losses_of_an_earlier_minicluster_are_forgotten_with_its_job() {
