@@ -92,9 +92,13 @@ impl UserVolumes {
                 1 => mount.name.clone(),
                 _ => suffixed(&mount.name, number),
             };
-            match self.volumes.iter().find(|(other, _)| *other == name) {
-                Some((_, source)) if *source == mount.source => return name,
-                Some(_) => number += 1,
+            match self.volumes.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, source)) => {
+                    if joins(source, &mount.source) {
+                        return name;
+                    }
+                    number += 1;
+                }
                 None if name == reserved => number += 1,
                 None => {
                     self.volumes.push((name.clone(), mount.source.clone()));
@@ -161,6 +165,30 @@ fn uses_volume(overlay: &Value, name: &str, claim: &str) -> bool {
         .flat_map(|container| items(container.get("volumeMounts")));
     mounts.any(|mount| mount["name"] == name)
         || of_spec("volumes").any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim)
+}
+
+/// Whether a mount of `other` uses the volume with the source `known`. A CSI driver mounts a volume read-only only if
+/// every container does: then `known` stays read-only.
+fn joins(known: &mut VolumeSource, other: &VolumeSource) -> bool {
+    match (known, other) {
+        (
+            VolumeSource::Csi {
+                driver,
+                attributes,
+                read_only,
+            },
+            VolumeSource::Csi {
+                driver: other_driver,
+                attributes: other_attributes,
+                read_only: other_read_only,
+            },
+        ) => {
+            let is_same = driver == other_driver && attributes == other_attributes;
+            *read_only &= !is_same || *other_read_only;
+            is_same
+        }
+        (known, other) => *known == *other,
+    }
 }
 
 /// `NAME-NUMBER`, with `name` cut so that the result is a valid label.
@@ -553,6 +581,32 @@ pub(super) fn paths_of(cluster: &ValidMiniCluster) -> PodPaths {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn csi_volume_of_two_containers_is_one_though_one_only_reads() {
+        let container = |volume: &str| {
+            let spec = format!("containers: [{{image: app:1, volumes: {{data: {volume}}}}}]");
+            crate::testing::cluster(&spec).runner.container
+        };
+        let reads = container("{path: /data, csiDriver: c, readOnly: true}");
+        let writes = container("{path: /data, csiDriver: c}");
+        let of_other = container("{path: /data, csiDriver: other, readOnly: true}");
+        let rendered = |containers: [&ValidContainer; 3]| {
+            let all = UserVolumes::of(&view("flux-view"), containers);
+            let csi = |volume: Volume| (volume.name, volume.csi.unwrap().read_only);
+            all.volumes(None, None).into_iter().map(csi).collect::<Vec<_>>()
+        };
+        let volume = |name: &str, read_only: Option<bool>| (name.to_owned(), read_only);
+        let of_two = [volume("data", None), volume("data-2", Some(true))];
+        assert_eq!(rendered([&reads, &of_other, &writes]), of_two);
+        assert_eq!(rendered([&writes, &reads, &of_other]), of_two);
+        let read_only = [volume("data", Some(true)), volume("data-2", Some(true))];
+        assert_eq!(rendered([&reads, &reads, &of_other]), read_only);
+        assert_eq!(
+            UserVolumes::of(&view("flux-view"), [&reads]).mounts(&reads)[0].read_only,
+            Some(true)
+        );
+    }
 
     fn view(name: &str) -> ViewContainer {
         crate::testing::cluster(&format!("size: 1\nflux: {{container: {{name: {name}}}}}")).view
