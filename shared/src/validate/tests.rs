@@ -347,6 +347,7 @@ fn shell_syntax_that_reaches_flux_as_text_gets_a_notice() {
     };
     assert_eq!(count("containers: [{image: a, command: 'app -n ${NP:-4}'}]"), 1);
     assert_eq!(count("containers: [{image: a, command: 'app -n ${NP}'}]"), 0);
+    assert_eq!(count("containers: [{image: a, command: 'app *.in'}]"), 1);
     for flux in ["optionFlags: --env=A=$A", "submitCommand: 'flux run -N $N'"] {
         assert_eq!(
             count(&format!(
@@ -356,22 +357,12 @@ fn shell_syntax_that_reaches_flux_as_text_gets_a_notice() {
             "{flux}"
         );
     }
-    assert_eq!(count("containers: [{image: a, command: 'app *.in'}]"), 1);
     assert_eq!(
         count("flux: {optionFlags: --output=out}\ncontainers: [{image: a, command: b}]"),
         0
     );
 }
 
-#[test]
-fn escape_for_the_go_entrypoint_in_a_batch_gets_a_notice() {
-    let count = |line: &str, raw: bool| {
-        let text = format!(
-            "containers:\n  - image: a\n    batch: true\n    batchRaw: {raw}\n    command: |\n      {line}\n"
-        );
-        let cluster = read(&text).unwrap();
-        let notices = cluster.notices.iter().map(ToString::to_string);
-        notices
 #[test]
 fn shell_source_with_windows_line_ends_gets_a_notice() {
     let fields = |containers: &str| -> Vec<String> {
@@ -410,6 +401,15 @@ fn shell_source_with_windows_line_ends_gets_a_notice() {
     }
 }
 
+#[test]
+fn escape_for_the_go_entrypoint_in_a_batch_gets_a_notice() {
+    let count = |line: &str, raw: bool| {
+        let text = format!(
+            "containers:\n  - image: a\n    batch: true\n    batchRaw: {raw}\n    command: |\n      {line}\n"
+        );
+        let cluster = read(&text).unwrap();
+        let notices = cluster.notices.iter().map(ToString::to_string);
+        notices
             .filter(|notice| notice.contains("before the batch runs"))
             .count()
     };
