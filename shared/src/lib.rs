@@ -51,6 +51,7 @@ pub mod problem;
 pub mod quantity;
 pub mod queueing;
 pub mod secret_names;
+pub mod submission;
 mod suggest;
 pub mod termination;
 pub mod timeline;

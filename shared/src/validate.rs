@@ -103,6 +103,9 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut parts = containers::check(spec, &manifest.name, &view, flux.wait_socket, &mut report);
     let users = access::users(spec, parts.runner.as_ref(), &mut report);
     let restful = access::restful(spec, parts.runner.as_mut(), flux.lead.is_some(), &mut report);
+    if let Some(runner) = &parts.runner {
+        program::check_submission(spec, &runner.program, &flux, &mut report);
+    }
     metrics::check_restful(flux.metrics_port, restful.as_ref(), &mut report);
     let port_of_restful = restful.as_ref().map(|restful| restful.port);
     let ports = [

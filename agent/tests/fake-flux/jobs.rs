@@ -164,6 +164,10 @@ fn spawn(mut command: Command, cpus: Option<CpuSet>, term: SigSet) -> std::io::R
 /// name, it returns 0 as the real one does, and [`failed`] returns the name if the job has failed.
 pub fn submit(words: &[&str], is_run: bool) -> u8 {
     let request = parse(words);
+    if is_run && request.watch {
+        eprintln!("flux-run: error: unrecognized arguments: --watch");
+        return 2;
+    }
     let Some((program, arguments)) = request.command.split_first() else {
         eprintln!("flux-submit: ERROR: job command and arguments are missing");
         return 1;

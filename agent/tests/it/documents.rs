@@ -142,6 +142,20 @@ fn batch_waits_for_a_slow_submission_in_the_background() {
     }
 }
 
+/// `flux run` has no option `--watch`.
+#[test]
+fn flux_run_can_be_the_submit_command() {
+    let spec = submit("echo $FLUX_TASK_RANK; exit 3") + "[flux]\nsubmit_command = ['flux', 'run']\n";
+    let image = pod_image(&spec, 1);
+    let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (3, "0\n"),
+        "{}",
+        ended.stderr
+    );
+}
+
 /// "Note that the output is recommended to be a shared volume".
 #[test]
 fn batch_logs_are_writable_or_an_early_warning_is_printed() {

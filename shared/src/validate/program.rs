@@ -1,9 +1,11 @@
 //! Checks what the lead runs: command, script, batch, or nothing.
 
 use super::report::Report;
+use super::{FluxOptions, flux};
 use crate::agent_spec::{BatchLine, Program};
 use crate::command_words::{self, Quote, Word, Words};
-use crate::crd::v1alpha2::{Commands, Container};
+use crate::crd::v1alpha2::{Commands, Container, MiniClusterSpec};
+use crate::submission;
 
 /// The program of the container that runs Flux, checked. `field`: the path of the container.
 pub(super) fn check(
@@ -48,6 +50,51 @@ pub(super) fn check(
             Program::Batch { lines }
         }
         (None, Some(command)) => words_of(field, command, launcher, report),
+    }
+}
+
+/// Checks the command line with which the agent submits a program that is no batch.
+pub(super) fn check_submission(
+    spec: &MiniClusterSpec,
+    program: &Program,
+    options: &FluxOptions,
+    report: &mut Report,
+) {
+    let is_submitted = matches!(
+        program,
+        Program::Submit { .. } | Program::Script { launch: false, .. }
+    );
+    if !is_submitted || spec.interactive || options.lead.is_some() {
+        return;
+    }
+    if let Some(subcommand @ ("alloc" | "batch")) = submission::flux_subcommand(&options.submit_command) {
+        report.problem(
+            "spec.flux.submitCommand",
+            format!("`flux {subcommand}` starts an instance of Flux: use flux submit or flux run, or set batch: true"),
+        );
+    }
+    if spec.tasks > 1 {
+        let runner = flux::runner(spec).map_or(String::new(), |(field, _)| field);
+        let flags_field = if spec
+            .flux
+            .as_ref()
+            .is_some_and(|flux| !flux.option_flags.trim().is_empty())
+        {
+            "spec.flux.optionFlags".to_owned()
+        } else {
+            format!("{runner}.fluxOptionFlags")
+        };
+        for (field, words) in [
+            ("spec.flux.submitCommand".to_owned(), &options.submit_command),
+            (flags_field, &options.option_flags),
+        ] {
+            if let Some(option) = submission::per_resource_options(words).first() {
+                report.problem(
+                    field,
+                    format!("`{option}` cannot go with a number of tasks: set tasks: 0"),
+                );
+            }
+        }
     }
 }
 

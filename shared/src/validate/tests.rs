@@ -402,6 +402,70 @@ fn shell_source_with_windows_line_ends_gets_a_notice() {
 }
 
 #[test]
+fn per_resource_options_with_a_number_of_tasks_are_problems() {
+    let with = |top: &str, flux: &str, container: &str| {
+        problems(&format!(
+            "{top}\nflux: {{{flux}}}\ncontainers: [{{image: a, {container}}}]"
+        ))
+    };
+    let message = |field: &str, option: &str| {
+        [format!(
+            "{field}: `{option}` cannot go with a number of tasks: set tasks: 0"
+        )]
+    };
+    let flags = "optionFlags: --gpus-per-node=2 -x";
+    assert_eq!(
+        with("tasks: 2", flags, "command: b"),
+        message("spec.flux.optionFlags", "--gpus-per-node")
+    );
+    assert_eq!(
+        with("tasks: 2", "submitCommand: flux run --cores 4", "command: b"),
+        message("spec.flux.submitCommand", "--cores")
+    );
+    assert_eq!(
+        with(
+            "tasks: 2",
+            "logLevel: 6",
+            "command: b, fluxOptionFlags: --tasks-per-core=2"
+        ),
+        message("spec.containers[0].fluxOptionFlags", "--tasks-per-core")
+    );
+    for (top, container) in [
+        ("tasks: 0", "command: b"),
+        ("tasks: 1", "command: b"),
+        // Nothing is submitted.
+        ("tasks: 2", "command: b, launcher: true"),
+        ("tasks: 2\ninteractive: true", "command: b"),
+    ] {
+        assert_eq!(
+            with(top, flags, container),
+            Vec::<String>::new(),
+            "{top} {container}"
+        );
+    }
+}
+
+#[test]
+fn submit_command_that_starts_an_instance_is_a_problem() {
+    let with = |command: &str, container: &str| {
+        problems(&format!(
+            "flux: {{submitCommand: {command}}}\ncontainers: [{{image: a, {container}}}]"
+        ))
+    };
+    for command in ["flux alloc -N1", "flux batch"] {
+        let found = with(command, "command: b");
+        assert!(
+            found.len() == 1 && found[0].starts_with("spec.flux.submitCommand: `flux "),
+            "{command}: {found:?}"
+        );
+        assert_eq!(with(command, "command: b, launcher: true"), Vec::<String>::new());
+    }
+    for command in ["flux run", "flux submit -x", "flux bulksubmit", "my-submit"] {
+        assert_eq!(with(command, "command: b"), Vec::<String>::new(), "{command}");
+    }
+}
+
+#[test]
 fn escape_for_the_go_entrypoint_in_a_batch_gets_a_notice() {
     let count = |line: &str, raw: bool| {
         let text = format!(

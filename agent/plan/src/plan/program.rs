@@ -2,6 +2,7 @@
 
 use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{self, Word};
+use flux_shared::submission;
 
 use super::{Content, Mode, PlanError, Resolved, Stdout, Step, accounts, batch, restful};
 
@@ -128,7 +129,10 @@ fn submit(resolved: &Resolved, command: &[Word]) -> Wrapped {
     words.extend(literals(&resolved.spec.flux.submit_command));
     words.extend(literals(flags(resolved)));
     words.extend(is_verbose(resolved).then(|| Word::literal("-vvv")));
-    words.extend(literals(["--quiet", "--watch"]));
+    words.push(Word::literal("--quiet"));
+    // `flux run` always waits and shows the output. It has no option for that.
+    let is_run = submission::flux_subcommand(&resolved.spec.flux.submit_command) == Some("run");
+    words.extend((!is_run).then(|| Word::literal("--watch")));
     words.extend_from_slice(command);
     Wrapped::timed(resolved, words)
 }
@@ -245,7 +249,25 @@ fn size_flags(resolved: &Resolved) -> Vec<String> {
     let nodes = |count: u32| ["-N".to_owned(), count.to_string()];
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
     let mut flags = Vec::new();
-    match (spec.tasks, spec.elastic) {
+    let image_flags = image_flags(resolved);
+    let words = spec
+        .flux
+        .submit_command
+        .iter()
+        .chain(&spec.flux.option_flags)
+        .chain(&image_flags);
+    let per_resource = submission::per_resource_options(words);
+    // Flux rejects these options together with a number of tasks, and 1 is only the default. Then it is left out.
+    let default_tasks_are_left_out = spec.tasks == 1 && !per_resource.is_empty();
+    // Flux would distribute the cores evenly over the nodes, and reject other numbers.
+    if default_tasks_are_left_out
+        && per_resource.contains(&"--cores")
+        && !per_resource.contains(&"--gpus-per-node")
+    {
+        return flags;
+    }
+    let task_count = if default_tasks_are_left_out { 0 } else { spec.tasks };
+    match (task_count, spec.elastic) {
         // 0 tasks (the default is 1): only the number of nodes is given, so the job gets all of them.
         (0, false) => flags.extend(nodes(spec.size)),
         // An elastic cluster: only the quorum is sure to be up. (In the operator's elastic specs, it is set and below
@@ -259,15 +281,15 @@ fn size_flags(resolved: &Resolved) -> Vec<String> {
     flags
 }
 
+/// The flags that the image sets.
+fn image_flags(resolved: &Resolved) -> Vec<String> {
+    let flags = resolved.facts.environment.get(OPTION_FLAGS);
+    flags.map_or(Vec::new(), |flags| command_words::split_leniently(flags))
+}
+
 /// The user's flags. The image's come first, so that the spec's override them.
 fn users_flags(resolved: &Resolved) -> Vec<String> {
-    let image_flags = resolved
-        .facts
-        .environment
-        .get(OPTION_FLAGS)
-        .map(String::as_str)
-        .unwrap_or_default();
-    let mut flags = command_words::split_leniently(image_flags);
+    let mut flags = image_flags(resolved);
     flags.extend(resolved.spec.flux.option_flags.iter().cloned());
     flags
 }
@@ -307,6 +329,48 @@ mod tests {
         assert_eq!(flags_of("size=4\ntasks=2"), "-n 2");
         assert_eq!(flags_of("size=4"), "-n 1");
         assert_eq!(flags_of("size=1"), "-N 1 -n 1");
+    }
+
+    #[test]
+    fn flux_run_gets_no_watch_option() {
+        let words = |command: &str| {
+            program_of(&format!(
+                "[flux]\nsubmit_command={command}\n[runner.program]\nmode='submit'\nwords=['true']\n"
+            ))
+        };
+        assert!(words("['flux', 'submit']").contains("--watch"));
+        assert!(words("['my-submit']").contains("--watch"));
+        for run in ["['flux', 'run', '-x']", "['env', 'A=b', '/usr/bin/flux', 'run']"] {
+            assert!(!words(run).contains("--watch"), "{}", words(run));
+            assert!(words(run).contains("--quiet"), "{}", words(run));
+        }
+    }
+
+    #[test]
+    fn per_resource_options_replace_the_default_of_one_task() {
+        let with = |top: &str, flags: &str| flags_of(&format!("{top}\n[flux]\noption_flags=[{flags}]"));
+        for option in ["--gpus-per-node=2", "--tasks-per-node=2", "--tasks-per-core=1"] {
+            assert_eq!(with("size=4", &format!("'{option}'")), format!("-N 4 {option}"));
+        }
+        assert_eq!(with("size=4", "'--cores', '6'"), "--cores 6");
+        assert_eq!(
+            with("size=4", "'--cores=8', '--gpus-per-node=1'"),
+            "-N 4 --cores=8 --gpus-per-node=1",
+            "--gpus-per-node needs -N"
+        );
+        assert_eq!(with("size=4\ntasks=0", "'--cores=8'"), "-N 4 --cores=8");
+        assert_eq!(with("size=4", "'--gpus-per-task=2'"), "-n 1 --gpus-per-task=2");
+        assert_eq!(
+            with("size=4\nquorum=2\nelastic=true", "'--tasks-per-node=2'"),
+            "-N 2 --tasks-per-node=2"
+        );
+        let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
+        let mut facts = Facts::default();
+        facts
+            .environment
+            .insert(OPTION_FLAGS.into(), "--gpus-per-node=2".into());
+        let flags = flags(&Resolved::new(&spec, &facts).unwrap());
+        assert_eq!(flags.join(" "), "-N 4 --gpus-per-node=2");
     }
 
     #[test]
