@@ -2,11 +2,15 @@
 
 mod resume;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::time::Duration;
 
+use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
-use futures::{AsyncBufReadExt, AsyncReadExt, StreamExt, stream};
+use futures::stream::FuturesUnordered;
+use futures::{AsyncBufReadExt, AsyncReadExt, Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -14,7 +18,7 @@ use kube::api::LogParams;
 use tokio::time::Instant;
 
 use crate::failure::{self, FAILED, Failure};
-use crate::observed::{self, Obstacles, RunnerStart};
+use crate::observed::{self, ContainerStart, Obstacles, Snapshot};
 use crate::screen;
 use crate::target::Target;
 pub use resume::Resume;
@@ -26,7 +30,7 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 const PAUSE_AFTER_END: Duration = Duration::from_millis(250);
 /// Time between two attempts after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// Time between two checks of `--follow` whether the pod has started.
+/// Time between two checks of `--follow` whether pods have started.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Why the rest of a log cannot be read.
 const POD_GONE: &str = "its pod is gone";
@@ -73,7 +77,7 @@ pub struct Args {
     /// Print the logs of all pods, with the index before each line
     #[arg(long)]
     pub all: bool,
-    /// Wait for the pod to start, then follow its log until it ends
+    /// Wait for the pods to start, then follow their logs until they end
     #[arg(long, short)]
     pub follow: bool,
     /// Print the log of the container's previous run
@@ -87,10 +91,10 @@ pub struct Args {
 /// Prints the logs.
 pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     let name = &args.name;
-    let none = |what: &str| {
-        let why = target.access.command("why", name);
-        Failure::Message(format!("{name} has {what}: {why} says why"))
-    };
+    let none = |what: &str| none(target, name, what);
+    if args.all && args.follow {
+        return follow_all(target, args).await;
+    }
     if !args.all {
         let index = args.index;
         let pod = if args.follow {
@@ -109,69 +113,194 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     let prints = pods
         .iter()
         .filter_map(|pod| Some(print_with_index(target, pod, observed::index(pod)?, args)));
-    let at_once = if args.follow { pods.len() } else { LOGS_AT_ONCE };
-    let mut each = stream::iter(prints).buffer_unordered(at_once);
+    let mut each = stream::iter(prints).buffer_unordered(LOGS_AT_ONCE);
     let mut code = 0;
-    // A log that cannot be read does not hide the others. Its failure is printed while the others go on.
     while let Some(printed) = each.next().await {
-        match printed {
-            Ok(()) => {}
-            // Nobody reads the standard output any more (`| head`).
-            Err(Failure::Unread) => return Err(Failure::Unread),
-            Err(failure) => {
-                screen::tell(&failure.to_string());
-                code = FAILED;
-            }
-        }
+        note_printed(printed, &mut code)?;
     }
     Ok(code)
 }
 
-/// Waits until the pod of `--index` has a log to follow, or the MiniCluster has finished without one. Returns the pod, if
-/// there is one. Once the API server has answered, it may be away for any length of time.
-async fn wait_for_start(target: &Target, args: &Args) -> Result<Option<Pod>, Failure> {
-    let (mut obstacles, mut has_answered, mut is_away) = (Obstacles::default(), false, false);
-    let mut failures = Failures::default();
-    loop {
-        let (cluster, pod) = match find(target, args).await {
-            Ok(found) => found,
-            Err(failure) => {
-                failures.note(failure.may_pass());
-                let is_refused = matches!(failure, Failure::Refused { .. });
-                let can_pass = failure.may_pass() || is_refused && failures.count < FAILURE_LIMIT;
-                if !has_answered || !can_pass {
-                    return Err(failure);
+/// The failure if the MiniCluster has no such pods.
+fn none(target: &Target, name: &str, what: &str) -> Failure {
+    let why = target.access.command("why", name);
+    Failure::Message(format!("{name} has {what}: {why} says why"))
+}
+
+/// Notes that one of several logs was printed. A log that cannot be read does not hide the others. Its failure is
+/// printed while the others go on.
+fn note_printed(printed: Result<(), Failure>, code: &mut u8) -> Result<(), Failure> {
+    match printed {
+        Ok(()) => Ok(()),
+        // Nobody reads the standard output any more (`| head`).
+        Err(Failure::Unread) => Err(Failure::Unread),
+        Err(failure) => {
+            screen::tell(&causes(&failure));
+            *code = FAILED;
+            Ok(())
+        }
+    }
+}
+
+/// Follows the log of each pod from its start to its end.
+async fn follow_all(target: &Target, args: &Args) -> Result<u8, Failure> {
+    let mut started = pin!(started_pods(target, args));
+    let (mut begun, mut prints) = (BTreeSet::new(), FuturesUnordered::new());
+    let (mut is_waiting, mut code) = (true, 0);
+    while is_waiting || !prints.is_empty() {
+        tokio::select! {
+            pods = started.next(), if is_waiting => match pods {
+                Some(Ok(pods)) => {
+                    for pod in pods {
+                        if let Some(index) = observed::index(&pod)
+                            && begun.insert(pod.metadata.uid.clone())
+                        {
+                            prints.push(follow_with_index(target, pod, index, args));
+                        }
+                    }
                 }
-                if !std::mem::replace(&mut is_away, true) {
-                    screen::tell(&format!("{failure}; retrying"));
-                }
+                Some(failed) => note_printed(failed.map(|_| ()), &mut code)?,
+                None => is_waiting = false,
+            },
+            Some(printed) = prints.next() => note_printed(printed, &mut code)?,
+        }
+    }
+    if begun.is_empty() && code == 0 {
+        return Err(none(target, &args.name, "no pods"));
+    }
+    Ok(code)
+}
+
+/// Lists the pods that have a log to follow, once a second, until the latest pod of each index has one or the
+/// MiniCluster has finished. A finished MiniCluster's pods are all in the list, so that a missing log is reported.
+fn started_pods(target: &Target, args: &Args) -> impl Stream<Item = Result<Vec<Pod>, Failure>> {
+    stream::try_unfold(Some(Waiting::default()), move |waiting| async move {
+        let Some(mut waiting) = waiting else {
+            return Ok(None);
+        };
+        loop {
+            if waiting.has_answered {
                 tokio::time::sleep(LOOK_INTERVAL).await;
-                continue;
             }
-        };
-        (has_answered, is_away, failures.count) = (true, false, 0);
-        if pod.as_ref().and_then(observed::started).is_some() {
-            return Ok(pod);
+            let (cluster, pods) = match find_all(target, args).await {
+                Ok(found) => found,
+                Err(failure) => {
+                    waiting.note_failure(failure)?;
+                    continue;
+                }
+            };
+            waiting.note_answer();
+            if is_finished(&cluster) {
+                return Ok(Some((pods, None)));
+            }
+            let snapshot = Snapshot {
+                pods: pods
+                    .into_iter()
+                    .map(|pod| (observed::name(&pod).to_owned(), pod))
+                    .collect(),
+                cluster: Some(cluster),
+            };
+            let indices: BTreeMap<u32, bool> = snapshot
+                .latest_pods()
+                .filter_map(|pod| Some((observed::index(pod)?, can_follow(pod, args))))
+                .collect();
+            let size = u32::try_from(snapshot.size()).unwrap_or(0);
+            let is_missing = |index: &u32| indices.get(index) != Some(&true);
+            let missing = (0..size).filter(is_missing).count();
+            if missing > 0 {
+                let is_there = (0..size).all(|index| indices.contains_key(&index));
+                let status = snapshot.status();
+                waiting.note_obstacle(status, &format!("{missing} of {size} pods"), is_there);
+            }
+            let mut pods: Vec<Pod> = snapshot.pods.into_values().collect();
+            pods.retain(|pod| can_follow(pod, args));
+            return Ok(Some((pods, (missing > 0).then_some(waiting))));
         }
-        let status = cluster.status;
-        let phase = observed::phase_of(status.as_ref());
-        let known_phase = status.as_ref().and_then(MiniClusterStatus::phase);
-        if known_phase.is_some_and(|phase| phase.is_finished() || phase == Phase::Invalid) {
-            return Ok(pod);
-        }
-        let why = match &status {
-            None => observed::NO_OPERATOR,
-            // If nothing is wrong, the status has no message: a pod that was scaled away, or never existed.
-            Some(status) => status.message.as_deref().unwrap_or("there is no such pod now"),
-        };
-        if obstacles.is_new(phase, why) {
-            screen::tell(&format!(
-                "waiting for the pod with index {} ({phase}: {why})",
-                args.index
-            ));
+    })
+}
+
+/// Waits until the pod of `--index` has a log to follow, or the MiniCluster has finished without one. Returns the pod, if
+/// there is one.
+async fn wait_for_start(target: &Target, args: &Args) -> Result<Option<Pod>, Failure> {
+    let mut waiting = Waiting::default();
+    loop {
+        match find(target, args).await {
+            Err(failure) => waiting.note_failure(failure)?,
+            Ok((cluster, pod)) => {
+                waiting.note_answer();
+                if is_finished(&cluster) || pod.as_ref().is_some_and(|pod| can_follow(pod, args)) {
+                    return Ok(pod);
+                }
+                let what = format!("the pod with index {}", args.index);
+                let what = match &args.container {
+                    Some(container) => format!("container {container} of {what}"),
+                    None => what,
+                };
+                waiting.note_obstacle(cluster.status.as_ref(), &what, pod.is_some());
+            }
         }
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
+}
+
+/// What is known while `--follow` waits for pods to start. Once the API server has answered, it may be away for any
+/// length of time.
+#[derive(Debug, Default)]
+struct Waiting {
+    obstacles: Obstacles,
+    failures: Failures,
+    has_answered: bool,
+    is_away: bool,
+}
+
+impl Waiting {
+    /// Notes that a look failed. Returns the failure if it will not pass.
+    fn note_failure(&mut self, failure: Failure) -> Result<(), Failure> {
+        self.failures.note(failure.may_pass());
+        let is_refused = matches!(failure, Failure::Refused { .. });
+        let can_pass = failure.may_pass() || is_refused && self.failures.count < FAILURE_LIMIT;
+        if !self.has_answered || !can_pass {
+            return Err(failure);
+        }
+        if !std::mem::replace(&mut self.is_away, true) {
+            screen::tell(&format!("{failure}; retrying"));
+        }
+        Ok(())
+    }
+
+    fn note_answer(&mut self) {
+        (self.has_answered, self.is_away, self.failures.count) = (true, false, 0);
+    }
+
+    /// Prints why `what` has no log yet, unless that was printed before. `is_there`: there is such a pod.
+    fn note_obstacle(&mut self, status: Option<&MiniClusterStatus>, what: &str, is_there: bool) {
+        let phase = observed::phase_of(status);
+        let why = match status {
+            None => observed::NO_OPERATOR,
+            // If nothing is wrong, the status has no message: a pod that was scaled away, or never existed.
+            Some(status) => status.message.as_deref().unwrap_or(if is_there {
+                "not started yet"
+            } else {
+                "there is no such pod now"
+            }),
+        };
+        if self.obstacles.is_new(phase, why) {
+            screen::tell(&format!("waiting for {what} ({phase}: {why})"));
+        }
+    }
+}
+
+/// Whether no more pods of the MiniCluster start.
+fn is_finished(cluster: &MiniCluster) -> bool {
+    let phase = cluster.status.as_ref().and_then(MiniClusterStatus::phase);
+    phase.is_some_and(|phase| phase.is_finished() || phase == Phase::Invalid)
+}
+
+/// Whether the pod's container has a log to follow. Also true if the pod has no such container: then the API server's
+/// error is printed.
+fn can_follow(pod: &Pod, args: &Args) -> bool {
+    let container = container(pod, args);
+    observed::started_container(pod, container).is_some() || !observed::has_container(pod, container)
 }
 
 /// The MiniCluster, and the pod of `--index` if there is one.
@@ -179,6 +308,13 @@ async fn find(target: &Target, args: &Args) -> Result<(MiniCluster, Option<Pod>)
     let cluster = target.cluster(&args.name).await?;
     let pod = target.pod_of_index(&cluster, args.index).await?;
     Ok((cluster, pod))
+}
+
+/// The MiniCluster, and all its pods.
+async fn find_all(target: &Target, args: &Args) -> Result<(MiniCluster, Vec<Pod>), Failure> {
+    let cluster = target.cluster(&args.name).await?;
+    let pods = target.pods_of(&cluster).await?;
+    Ok((cluster, pods))
 }
 
 /// Name of the container of `--container`, else of the one that runs Flux.
@@ -190,16 +326,62 @@ fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
 }
 
 async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
-    // The function `follow` resumes after a broken connection, but only knows the starts of the container that runs
-    // Flux.
     if args.follow
-        && args.container.is_none()
-        && let Some(start) = observed::started(pod)
+        && let Some(start) = observed::started_container(pod, container(pod, args))
     {
-        // Nothing has to be done before something is printed: `|| ()`.
-        return follow(&target.pods(), pod, &start, &mut Resume::default(), || ()).await;
+        let (pods, mut resume) = (target.pods(), Resume::default());
+        return follow(&pods, pod, &start, &mut resume, screen::put_beside, screen::tell).await;
     }
     print_lines(&target.pods(), pod, args, screen::put).await
+}
+
+async fn follow_with_index(target: &Target, pod: Pod, index: u32, args: &Args) -> Result<(), Failure> {
+    let Some(start) = observed::started_container(&pod, container(&pod, args)) else {
+        return print_with_index(target, &pod, index, args).await;
+    };
+    let (pods, mut resume) = (target.pods(), Resume::default());
+    let mut lines = IndexedLines::new(index);
+    let put = async |bytes: Vec<u8>| screen::put_beside(lines.feed(&bytes)).await;
+    let result = follow(&pods, &pod, &start, &mut resume, put, screen::tell).await;
+    screen::put_beside(lines.end()).await?;
+    result
+}
+
+/// Splits a log into lines, with the pod's index before each.
+struct IndexedLines {
+    prefix: String,
+    /// A line that is not complete yet.
+    line: Vec<u8>,
+}
+
+impl IndexedLines {
+    fn new(index: u32) -> IndexedLines {
+        IndexedLines {
+            prefix: format!("{index}: "),
+            line: Vec::new(),
+        }
+    }
+
+    /// Takes a part of the log. Returns the lines that are complete.
+    fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut lines = Vec::new();
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                lines.extend_from_slice(self.prefix.as_bytes());
+                lines.append(&mut self.line);
+            }
+        }
+        lines
+    }
+
+    /// The last line, if it is not complete.
+    fn end(&mut self) -> Vec<u8> {
+        if self.line.is_empty() {
+            return Vec::new();
+        }
+        self.feed(b"\n")
+    }
 }
 
 async fn print_with_index(target: &Target, pod: &Pod, index: u32, args: &Args) -> Result<(), Failure> {
@@ -210,8 +392,7 @@ async fn print_with_index(target: &Target, pod: &Pod, index: u32, args: &Args) -
     .await
 }
 
-/// Passes a log to `put` line by line, without resuming it. Lines are bytes, since a program may print text that is
-/// not UTF-8.
+/// Passes what a log has now to `put` line by line. Lines are bytes, since a program may print text that is not UTF-8.
 async fn print_lines(
     pods: &Api<Pod>,
     pod: &Pod,
@@ -222,7 +403,6 @@ async fn print_lines(
     let doing = || format!("read the log of {name}, container {container}");
     let parameters = LogParams {
         container: Some(container.to_owned()),
-        follow: args.follow,
         previous: args.previous,
         ..LogParams::default()
     };
@@ -236,7 +416,7 @@ async fn print_lines(
         let read = log.read_until(b'\n', &mut line).await;
         let count = read.map_err(|error| Failure::Call {
             doing: doing(),
-            why: error.to_string(),
+            why: causes(&error),
             passes: false,
         })?;
         if count == 0 {
@@ -249,18 +429,19 @@ async fn print_lines(
     }
 }
 
-/// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks.
-/// `resume` has the position after the pod's earlier starts, so that their lines are not printed again.
-/// `before_print` is called each time before something is printed. Returns an error if a part of the log could not
-/// be read.
+/// Passes the log of one start of a pod's container to `put`, to its end, and reconnects if the connection breaks.
+/// `resume` has the position after the container's earlier starts, so that their lines are not printed again.
+/// `say` prints once that the log of a running container cannot be read. Returns an error if a part of the log could
+/// not be read.
 pub async fn follow(
     pods: &Api<Pod>,
     pod: &Pod,
-    start: &RunnerStart,
+    start: &ContainerStart,
     resume: &mut Resume,
-    before_print: impl Fn(),
+    mut put: impl AsyncFnMut(Vec<u8>) -> Result<(), Failure>,
+    say: impl Fn(&str),
 ) -> Result<(), Failure> {
-    let (name, container) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
+    let (name, container) = (observed::name(pod), start.container.as_str());
     let unread = |why: &str| {
         Err(Failure::Call {
             doing: format!("read the whole log of {name}, container {container}"),
@@ -272,9 +453,10 @@ pub async fn follow(
     resume.begin_container();
     let (mut failures, mut was_complete, mut has_gap, mut has_read) =
         (Failures::default(), false, false, false);
+    let mut has_told_why = false;
     loop {
         let (restarts, is_over) = (
-            observed::restarts(&pod) - start.restarts,
+            observed::restarts(&pod, container) - start.restarts,
             observed::is_over(&pod, start),
         );
         // Otherwise failures are retried for any length of time, since the job goes on.
@@ -296,7 +478,7 @@ pub async fn follow(
             ..LogParams::default()
         };
         let read = match pods.log_stream(name, &parameters).await {
-            Ok(log) => copy(log, resume, &before_print).await?,
+            Ok(log) => copy(log, resume, &mut put).await?,
             // The user lacks a permission, so a retry does not help. (After a read that succeeded, 403 may pass: an API
             // server that has just started does not know all roles yet.)
             Err(error) if failure::is_code(&error, 403) && !has_read => {
@@ -351,9 +533,15 @@ pub async fn follow(
         }
         if let Some(why) = obstacle
             && failures.count >= FAILURE_LIMIT
-            && can_give_up
         {
-            return unread(&why);
+            if can_give_up {
+                return unread(&why);
+            }
+            if !std::mem::replace(&mut has_told_why, true) {
+                say(&format!(
+                    "failed to read the log of {name}, container {container}: {why}; retrying"
+                ));
+            }
         }
         let may_be_next_container = was_complete && !is_complete && read.has_progressed;
         was_complete = is_complete || (was_complete && is_missing);
@@ -380,7 +568,7 @@ pub async fn follow(
             None if was_complete => break,
             None => return unread(POD_GONE),
         };
-        if may_be_next_container && observed::restarts(&pod) > start.restarts && resume.end() {
+        if may_be_next_container && observed::restarts(&pod, container) > start.restarts && resume.end() {
             // The log had been read completely, and these were the next container's lines.
             break;
         }
@@ -396,10 +584,10 @@ pub async fn follow(
     Ok(())
 }
 
-/// Whether the runner was started again after this start. False if that is unknown.
-async fn has_restarted(pods: &Api<Pod>, name: &str, start: &RunnerStart) -> bool {
+/// Whether the container was started again after this start. False if that is unknown.
+async fn has_restarted(pods: &Api<Pod>, name: &str, start: &ContainerStart) -> bool {
     let pod = pods.get_opt(name).await.ok().flatten();
-    pod.is_some_and(|pod| observed::restarts(&pod) > start.restarts)
+    pod.is_some_and(|pod| observed::restarts(&pod, &start.container) > start.restarts)
 }
 
 /// Whether the API server is away: there was no answer, or a load balancer answered in its place. Such a failure does
@@ -430,11 +618,11 @@ struct LogRead {
     has_progressed: bool,
 }
 
-/// Reads a log until it ends, and prints what was not printed before.
+/// Reads a log until it ends, and passes what was not printed before to `put`.
 async fn copy(
     mut log: impl futures::AsyncRead + Unpin,
     resume: &mut Resume,
-    before_print: &impl Fn(),
+    put: &mut impl AsyncFnMut(Vec<u8>) -> Result<(), Failure>,
 ) -> Result<LogRead, Failure> {
     let mut buffer = vec![0; 64 * 1024];
     let mut has_progressed = false;
@@ -448,11 +636,10 @@ async fn copy(
                     .unwrap_or_default();
                 if !new.is_empty() {
                     has_progressed = true;
-                    before_print();
-                    screen::put_beside(new).await?;
+                    put(new).await?;
                 }
             }
-            Ok(Err(error)) => break CopyEnd::Broken(error.to_string()),
+            Ok(Err(error)) => break CopyEnd::Broken(causes(&error)),
             Err(_) => break CopyEnd::Silent,
         }
     };

@@ -53,11 +53,13 @@ impl Obstacles {
     }
 }
 
-/// One run of a pod's runner, which is the container that runs Flux.
+/// One run of a container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RunnerStart {
+pub struct ContainerStart {
     pub pod_uid: String,
-    /// Number of restarts of the runner before this run.
+    /// Name of the container.
+    pub container: String,
+    /// Number of restarts of the container before this run.
     pub restarts: i32,
 }
 
@@ -147,7 +149,7 @@ impl Snapshot {
     }
 
     /// The lead and its runner's start. None: the runner has not started, so there is no log.
-    pub fn started_lead(&self) -> Option<(&Pod, RunnerStart)> {
+    pub fn started_lead(&self) -> Option<(&Pod, ContainerStart)> {
         let lead = self.lead()?;
         Some((lead, started(lead)?))
     }
@@ -228,41 +230,70 @@ pub fn runner(pod: &Pod) -> Option<&str> {
     Some(runner.or(containers.first())?.name.as_str())
 }
 
-fn runner_status(pod: &Pod) -> Option<&ContainerStatus> {
-    let runner = runner(pod)?;
-    pod.status
-        .as_ref()?
-        .container_statuses
-        .as_ref()?
+/// Whether the pod has a container, init container or ephemeral container of this name.
+pub fn has_container(pod: &Pod, name: &str) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let others = spec.init_containers.iter().flatten();
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    spec.containers
         .iter()
-        .find(|container| container.name == runner)
+        .chain(others)
+        .map(|container| &container.name)
+        .chain(ephemeral.map(|container| &container.name))
+        .any(|container| container == name)
 }
 
-fn runner_state(pod: &Pod) -> Option<&ContainerState> {
-    runner_status(pod)?.state.as_ref()
+/// The status of a container, init container or ephemeral container.
+fn container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    [
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ]
+    .into_iter()
+    .flatten()
+    .flatten()
+    .find(|container| container.name == name)
+}
+
+fn container_state<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerState> {
+    container_status(pod, name)?.state.as_ref()
+}
+
+fn runner_status(pod: &Pod) -> Option<&ContainerStatus> {
+    container_status(pod, runner(pod)?)
 }
 
 /// The start of the runner that runs or has ended. None: it has not started, or waits to be restarted.
-pub fn started(pod: &Pod) -> Option<RunnerStart> {
-    let state = runner_state(pod)?;
-    (state.running.is_some() || state.terminated.is_some()).then(|| RunnerStart {
+pub fn started(pod: &Pod) -> Option<ContainerStart> {
+    started_container(pod, runner(pod)?)
+}
+
+/// As `started`, of the container of this name.
+pub fn started_container(pod: &Pod, name: &str) -> Option<ContainerStart> {
+    let state = container_state(pod, name)?;
+    (state.running.is_some() || state.terminated.is_some()).then(|| ContainerStart {
         pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
-        restarts: restarts(pod),
+        container: name.to_owned(),
+        restarts: restarts(pod, name),
     })
 }
 
-/// How often the runner was restarted.
-pub fn restarts(pod: &Pod) -> i32 {
-    runner_status(pod).map_or(0, |status| status.restart_count)
+/// How often the container was restarted.
+pub fn restarts(pod: &Pod, container: &str) -> i32 {
+    container_status(pod, container).map_or(0, |status| status.restart_count)
 }
 
 pub fn is_running(pod: &Pod) -> bool {
-    runner_state(pod).is_some_and(|state| state.running.is_some())
+    runner(pod)
+        .and_then(|runner| container_state(pod, runner))
+        .is_some_and(|state| state.running.is_some())
 }
 
 /// Whether the runner has ended before. It may wait to be restarted.
 pub fn was_restarted(pod: &Pod) -> bool {
-    restarts(pod) > 0 || last_end(pod).is_some()
+    runner_status(pod).is_some_and(|status| status.restart_count > 0) || last_end(pod).is_some()
 }
 
 /// The end of the runner's earlier start.
@@ -314,13 +345,13 @@ pub fn was_shut_down(pod: &Pod) -> bool {
         .is_some_and(|termination| termination.shut_down)
 }
 
-/// Whether this start of the runner is over.
-pub fn is_over(pod: &Pod, start: &RunnerStart) -> bool {
+/// Whether this start of a container is over.
+pub fn is_over(pod: &Pod, start: &ContainerStart) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     !is_pod_of(pod, start)
         || matches!(phase, Some("Succeeded" | "Failed"))
-        || runner_state(pod).is_some_and(|state| state.terminated.is_some())
-        || restarts(pod) > start.restarts
+        || container_state(pod, &start.container).is_some_and(|state| state.terminated.is_some())
+        || restarts(pod, &start.container) > start.restarts
 }
 
 /// Whether a deleted pod should have been gone for a while. Its node is probably dead: the pod then stays, and its
@@ -332,7 +363,7 @@ pub fn is_overdue(pod: &Pod, now: Timestamp) -> bool {
 }
 
 /// Whether `pod` is the pod of this start, not another pod with the same name.
-pub fn is_pod_of(pod: &Pod, start: &RunnerStart) -> bool {
+pub fn is_pod_of(pod: &Pod, start: &ContainerStart) -> bool {
     pod.metadata.uid.as_deref() == Some(start.pod_uid.as_str())
 }
 
@@ -431,7 +462,7 @@ mod tests {
         };
         let injected = pod(agent);
         assert_eq!(runner(&injected), Some("app"));
-        assert!(!is_running(&injected) && restarts(&injected) == 2);
+        assert!(!is_running(&injected) && restarts(&injected, runner(&injected).unwrap()) == 2);
         assert_eq!(runner(&pod("/wrapper")), Some("istio-proxy"));
     }
 

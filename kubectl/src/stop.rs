@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::connect;
 use crate::failure::{self, Failure};
-use crate::observed::{self, RunnerStart, Snapshot};
+use crate::observed::{self, ContainerStart, Snapshot};
 use crate::target::Target;
 
 /// Most attempts to stop a MiniCluster, and the time between two of them.
@@ -148,7 +148,7 @@ struct Attempts<'a> {
     /// The uid of the MiniCluster to stop; if none was given, that of the first one found.
     uid: Option<String>,
     /// The start of the lead that was asked to shut down, perhaps without an answer.
-    asked: Option<RunnerStart>,
+    asked: Option<ContainerStart>,
     /// The lead has ended, and the operator has not reported it yet.
     has_ended: bool,
     /// An attempt to delete it was made, perhaps without an answer.

@@ -3,7 +3,7 @@ use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Answer, Log, LogEnd, answering, failed, in_other, server};
+use crate::testing::{Answer, Log, LogEnd, Requests, answering, failed, in_other, server};
 
 fn args() -> Args {
     Args {
@@ -69,16 +69,18 @@ async fn followed(logs: Vec<Log>) -> (Result<(), Failure>, usize) {
         &pod(0, "running"),
         &start,
         &mut Resume::default(),
-        || (),
+        screen::put_beside,
+        |_| (),
     )
     .await;
     let left = left.lock().unwrap().len();
     (result, left)
 }
 
-fn start(restarts: i32) -> RunnerStart {
-    RunnerStart {
+fn start(restarts: i32) -> ContainerStart {
+    ContainerStart {
         pod_uid: "u".to_owned(),
+        container: "flux".to_owned(),
         restarts,
     }
 }
@@ -92,7 +94,15 @@ async fn followed_while_pod_becomes(
 ) -> (Result<(), Failure>, Vec<String>) {
     let (target, _, requests) = server(pods, logs);
     let start = start(0);
-    let result = follow(&target.pods(), &pod(0, "running"), &start, resume, || ()).await;
+    let result = follow(
+        &target.pods(),
+        &pod(0, "running"),
+        &start,
+        resume,
+        screen::put_beside,
+        |_| (),
+    )
+    .await;
     let mut requests = requests.lock().unwrap().clone();
     requests.retain(|request| request.contains("/log?"));
     (result, requests)
@@ -128,7 +138,7 @@ async fn follow_outlasts_a_restart_of_the_kubelet() {
             }
         });
         let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
-        let result = follow(&pods, &pod, &start, &mut resume, || ()).await;
+        let result = follow(&pods, &pod, &start, &mut resume, screen::put_beside, |_| ()).await;
         assert!(result.is_ok(), "{result:?}");
     }
 }
@@ -290,7 +300,8 @@ async fn follow_fails_at_once_without_the_permission_to_read_logs() {
         &pod(0, "running"),
         &start(0),
         &mut Resume::default(),
-        || (),
+        screen::put_beside,
+        |_| (),
     )
     .await;
     let failure = result.unwrap_err().to_string();
@@ -315,7 +326,7 @@ async fn follow_fails_when_the_credentials_have_expired() {
             }
         });
         let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
-        let result = follow(&pods, &pod, &start, &mut resume, || ());
+        let result = follow(&pods, &pod, &start, &mut resume, screen::put_beside, |_| ());
         let result = tokio::time::timeout(Duration::from_secs(600), result)
             .await
             .unwrap();
@@ -342,7 +353,7 @@ async fn follow_waits_for_an_api_server_that_is_away() {
             }
         });
         let (pods, pod, start, mut resume) = (target.pods(), ended_pod(), start(0), Resume::default());
-        let result = follow(&pods, &pod, &start, &mut resume, || ()).await;
+        let result = follow(&pods, &pod, &start, &mut resume, screen::put_beside, |_| ()).await;
         assert!(result.is_ok(), "{code}: {result:?}");
     }
 }
@@ -369,7 +380,7 @@ async fn follow_waits_for_an_api_server_that_settles() {
                 }
             });
             let (pods, pod, start, mut resume) = (target.pods(), ended_pod(), start(0), Resume::default());
-            let result = follow(&pods, &pod, &start, &mut resume, || ()).await;
+            let result = follow(&pods, &pod, &start, &mut resume, screen::put_beside, |_| ()).await;
             assert_eq!(result.is_ok(), is_whole, "{code}: {result:?}");
             let count = requests.lock().unwrap().len();
             assert!(
@@ -429,9 +440,16 @@ async fn follow_reads_the_previous_container_after_a_restart() {
     );
     let (target, ..) = server([Some(pod(1, "terminated"))], [whole(LATER)]);
     let start = start(1);
-    follow(&target.pods(), &pod(1, "terminated"), &start, &mut resume, || ())
-        .await
-        .unwrap();
+    follow(
+        &target.pods(),
+        &pod(1, "terminated"),
+        &start,
+        &mut resume,
+        screen::put_beside,
+        |_| (),
+    )
+    .await
+    .unwrap();
     resume.connect();
     assert_eq!(resume.feed(LATER), b"", "it was printed");
 }
@@ -459,6 +477,176 @@ async fn follow_reads_again_when_the_last_read_stalls() {
     let (result, left) = followed(logs).await;
     result.unwrap();
     assert_eq!(left, 1, "the last read was complete");
+}
+
+/// A MiniCluster's API server: its pods by the time, and its logs in turn, by pod.
+fn serving(
+    pods: impl Fn(u64) -> Vec<Value> + Send + 'static,
+    mut logs: impl FnMut(&str) -> Answer + Send + 'static,
+) -> (Target, Requests) {
+    let begin = Instant::now();
+    answering(move |request| {
+        let pods = pods(begin.elapsed().as_secs());
+        if request.contains("/log?") {
+            return logs(request);
+        }
+        Answer::Json(
+            200,
+            if request.contains("/pods?") {
+                json!({ "metadata": {}, "items": pods })
+            } else if request.contains("/pods/") {
+                let is_named = |pod: &&Value| request.contains(pod["metadata"]["name"].as_str().unwrap());
+                pods.iter().find(is_named).unwrap().clone()
+            } else {
+                cluster()
+            },
+        )
+    })
+}
+
+/// The pod of this index, with the uid of its name and its container in this state.
+fn in_state(index: &str, state: &str) -> Value {
+    let mut pod = with_index(index);
+    pod["metadata"]["uid"] = pod["metadata"]["name"].clone();
+    let details = if state == "terminated" {
+        json!({ "exitCode": 0 })
+    } else {
+        json!({})
+    };
+    pod["status"]["containerStatuses"][0]["state"] = json!({ state: details });
+    pod
+}
+
+/// The requests for logs.
+fn log_requests(requests: &Requests) -> Vec<String> {
+    let mut requests = requests.lock().unwrap().clone();
+    requests.retain(|request| request.contains("/log?"));
+    requests
+}
+
+#[tokio::test(start_paused = true)]
+async fn follow_of_all_waits_for_each_pod() {
+    let pods = |seconds| match seconds {
+        0..5 => vec![],
+        5..10 => vec![in_state("0", "waiting"), in_state("1", "waiting")],
+        10..20 => vec![in_state("0", "terminated"), in_state("1", "waiting")],
+        _ => vec![in_state("0", "terminated"), in_state("1", "terminated")],
+    };
+    let (target, requests) = serving(pods, |_| Answer::Log(whole(LINE)));
+    let args = Args {
+        follow: true,
+        ..args()
+    };
+    let result = tokio::time::timeout(Duration::from_secs(60), run(&target, &args)).await;
+    assert_eq!(result.unwrap().unwrap(), 0);
+    let logs = log_requests(&requests);
+    assert!(
+        logs.len() == 2 && logs[0].contains("mc-0/") && logs[1].contains("mc-1/"),
+        "{logs:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn follow_resumes_any_log_whose_connection_is_dead() {
+    for (all, container) in [(true, None), (true, Some("flux")), (false, Some("flux"))] {
+        let pods = |seconds| {
+            let state = if seconds < 60 { "running" } else { "terminated" };
+            vec![in_state("0", state), in_state("1", "terminated")]
+        };
+        let mut is_dead = false;
+        let (target, requests) = serving(pods, move |request| {
+            if request.contains("mc-0/") && !std::mem::replace(&mut is_dead, true) {
+                return Answer::Log(stalled(LINE));
+            }
+            Answer::Log(whole(LINE))
+        });
+        let container = container.map(str::to_owned);
+        let args = Args {
+            all,
+            container,
+            follow: true,
+            ..args()
+        };
+        let result = tokio::time::timeout(Duration::from_secs(600), run(&target, &args)).await;
+        assert_eq!(result.unwrap().unwrap(), 0);
+        let logs = log_requests(&requests);
+        let of_lead = logs.iter().filter(|request| request.contains("mc-0/"));
+        assert_eq!(of_lead.count(), 2, "{logs:?}");
+    }
+}
+
+/// The runner waits for flux-view, an init container.
+#[tokio::test(start_paused = true)]
+async fn follow_waits_for_the_container_that_it_prints() {
+    for (container, waits) in [("flux-view", true), ("unknown", false)] {
+        let pods = |seconds| {
+            let mut pod = in_state("0", "waiting");
+            pod["spec"]["initContainers"] = json!([{ "name": "flux-view" }]);
+            let state = match seconds {
+                0..5 => "waiting",
+                5..10 => "running",
+                _ => "terminated",
+            };
+            let view = in_state("0", state)["status"]["containerStatuses"][0].take();
+            pod["status"]["initContainerStatuses"] = json!([view]);
+            pod["status"]["initContainerStatuses"][0]["name"] = "flux-view".into();
+            vec![pod]
+        };
+        let begin = Instant::now();
+        let (target, requests) = serving(pods, |request| {
+            if request.contains("container=unknown") {
+                return failed(400);
+            }
+            Answer::Log(whole(LINE))
+        });
+        let args = Args {
+            all: false,
+            follow: true,
+            container: Some(container.into()),
+            ..args()
+        };
+        let result = tokio::time::timeout(Duration::from_secs(60), run(&target, &args)).await;
+        assert_eq!(result.unwrap().is_ok(), waits);
+        assert_eq!(begin.elapsed().as_secs() >= 5, waits);
+        assert!(log_requests(&requests)[0].contains(&format!("container={container}")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn follow_says_once_that_a_running_log_is_unreadable() {
+    let mut reads = 0;
+    let (target, _) = answering(move |request| {
+        if !request.contains("/log?") {
+            let state = if reads > 20 { "terminated" } else { "running" };
+            return Answer::Json(200, serde_json::to_value(pod(0, state)).unwrap());
+        }
+        reads += 1;
+        if reads > 20 {
+            return Answer::Log(whole(LINE));
+        }
+        failed(500)
+    });
+    let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
+    let told = std::cell::RefCell::new(Vec::new());
+    let say = |text: &str| told.borrow_mut().push(text.to_owned());
+    follow(&pods, &pod, &start, &mut resume, screen::put_beside, say)
+        .await
+        .unwrap();
+    let told = told.into_inner();
+    assert_eq!(
+        told,
+        ["failed to read the log of mc-0-x, container flux: refused; retrying"]
+    );
+}
+
+#[test]
+fn indexed_lines_are_whole_lines() {
+    let mut lines = IndexedLines::new(3);
+    assert_eq!(lines.feed(b"a\nb"), b"3: a\n");
+    assert_eq!(lines.feed(b"c"), b"");
+    assert_eq!(lines.feed(b"\n\n\xff"), b"3: bc\n3: \n");
+    assert_eq!(lines.end(), b"3: \xff\n");
+    assert_eq!(lines.end(), b"");
 }
 
 #[tokio::test]
@@ -490,7 +678,7 @@ async fn follow_fails_when_the_pod_should_be_gone_long_ago() {
             }
         });
         let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
-        let result = follow(&pods, &pod, &start, &mut resume, || ());
+        let result = follow(&pods, &pod, &start, &mut resume, screen::put_beside, |_| ());
         let result = tokio::time::timeout(Duration::from_secs(60), result).await;
         assert_eq!(result.is_ok(), is_given_up, "{seconds_ago}: {result:?}");
         if let Ok(result) = result {

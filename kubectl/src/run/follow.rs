@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 
 use flux_operator_client::retry::until_done;
+use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -13,7 +14,7 @@ use kube::runtime::watcher::{self, Event};
 
 use crate::failure::{FAILED, Failure, UNREAD};
 use crate::logs::{self, Resume};
-use crate::observed::{self, RunnerStart, Snapshot, code_of};
+use crate::observed::{self, ContainerStart, Snapshot, code_of};
 use crate::outages::{Outage, Outages, Watched, refusal_text};
 use crate::progress;
 use crate::screen::{self, Screen};
@@ -112,7 +113,7 @@ struct FollowState<'a> {
     screen: &'a Screen,
     snapshot: Snapshot,
     /// Starts of the lead whose logs were printed, or are being printed.
-    read: BTreeSet<RunnerStart>,
+    read: BTreeSet<ContainerStart>,
     /// The uid of the pod whose log was read last, and how far it was read.
     resume: Option<(String, Resume)>,
     /// Whether all output was printed, as far as is known.
@@ -157,29 +158,9 @@ pub async fn until_end(
     interrupts: &mut Interrupts,
     is_interrupted: bool,
 ) -> Result<Followed, Failure> {
-    let ClusterId { name, uid } = id;
-    let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
+    let (mut clusters, mut pods) = (target.watch(id.name), target.watch_pods_of(id.name));
     let api = target.pods();
-    let mut state = FollowState {
-        target,
-        name,
-        uid,
-        screen,
-        snapshot: Snapshot::default(),
-        read: BTreeSet::new(),
-        resume: None,
-        is_whole: true,
-        has_listed: false,
-        restarts: 0,
-        container_restarts: 0,
-        outages: Outages::default(),
-        interrupts: 0,
-        is_gone: false,
-        is_end_unseen: false,
-        is_listed: false,
-        is_unread: false,
-        has_told_use: false,
-    };
+    let mut state = FollowState::new(target, id, screen);
     let stopping = is_interrupted.then(|| state.begin_stop());
     let end = state
         .handle_events(&mut clusters, &mut pods, interrupts, stopping, &api)
@@ -194,6 +175,29 @@ pub async fn until_end(
 }
 
 impl<'a> FollowState<'a> {
+    fn new(target: &'a Target, id: ClusterId<'a>, screen: &'a Screen) -> FollowState<'a> {
+        FollowState {
+            target,
+            name: id.name,
+            uid: id.uid,
+            screen,
+            snapshot: Snapshot::default(),
+            read: BTreeSet::new(),
+            resume: None,
+            is_whole: true,
+            has_listed: false,
+            restarts: 0,
+            container_restarts: 0,
+            outages: Outages::default(),
+            interrupts: 0,
+            is_gone: false,
+            is_end_unseen: false,
+            is_listed: false,
+            is_unread: false,
+            has_told_use: false,
+        }
+    }
+
     /// Handles events until the MiniCluster has ended. `stopping`: a stop that has begun.
     async fn handle_events(
         &mut self,
@@ -227,7 +231,7 @@ impl<'a> FollowState<'a> {
                             }
                         }
                         // The rest of the log is lost, but the status has the job's result.
-                        Err(failure) => self.note_missing_output(&failure.to_string()),
+                        Err(failure) => self.note_missing_output(&causes(&failure)),
                     }
                 }
                 () = wait(&mut operator_deadline), if operator_deadline.is_some() => {
@@ -246,7 +250,7 @@ impl<'a> FollowState<'a> {
                         // The sender of SIGTERM waits for the end of this command, and does not ask again.
                         Err(failure) if interrupts.is_terminated => return Err(failure),
                         Err(failure) => {
-                            self.screen.say(&failure.to_string());
+                            self.screen.say(&causes(&failure));
                             // Standard output is closed, so following the MiniCluster any longer is of no use.
                             if self.is_unread {
                                 return Ok(RunEnd::Unread);
@@ -263,7 +267,7 @@ impl<'a> FollowState<'a> {
                             () = interrupts.next() => return Ok(RunEnd::Interrupted(None)),
                         };
                         if let Err(failure) = &done {
-                            self.screen.say(&failure.to_string());
+                            self.screen.say(&causes(failure));
                         }
                         return Ok(RunEnd::Interrupted(done.ok()));
                     }
@@ -428,9 +432,9 @@ impl<'a> FollowState<'a> {
             return None;
         }
         let (lead, screen) = (lead.clone(), self.screen);
-        let earlier = |by: i32| RunnerStart {
-            pod_uid: start.pod_uid.clone(),
+        let earlier = |by: i32| ContainerStart {
             restarts: start.restarts - by,
+            ..start.clone()
         };
         if start.restarts > 0 && !self.read.contains(&earlier(1)) {
             // The kubelet still has the log of the container before this one, and of no other.
@@ -447,7 +451,11 @@ impl<'a> FollowState<'a> {
         let same_pod = self.resume.take().filter(|(pod, _)| *pod == start.pod_uid);
         let mut resume = same_pod.map(|(_, resume)| resume).unwrap_or_default();
         let log = async move {
-            let result = logs::follow(api, &lead, &start, &mut resume, || screen.end()).await;
+            let put = async |bytes| {
+                screen.end();
+                screen::put_beside(bytes).await
+            };
+            let result = logs::follow(api, &lead, &start, &mut resume, put, |text| screen.say(text)).await;
             PrintedLog {
                 pod_uid: start.pod_uid,
                 resume,
@@ -478,7 +486,7 @@ impl<'a> FollowState<'a> {
                 let named = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod));
                 self.snapshot.pods = named.collect();
             }
-            Err(failure) => self.note_missing_output(&failure.to_string()),
+            Err(failure) => self.note_missing_output(&causes(&failure)),
         }
     }
 

@@ -185,6 +185,19 @@ fn logs_options_follow_previous_index_and_all() {
         let mut lines: Vec<&str> = all.out.lines().collect();
         lines.sort_unstable();
         assert_eq!(lines, ["0: ", "0: I am 0", "1: ", "1: I am 1"], "{all:?}");
+        for arguments in [
+            &["logs", "mc"][..],
+            &["logs", "mc", "--all"],
+            &["logs", "mc", "--all", "--follow"],
+        ] {
+            let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+            let printing = person.command(arguments).stdout(full).spawn().unwrap();
+            let output = PluginOutput::when_over(printing).await;
+            let is_told = output
+                .err
+                .contains("failed to write the output: No space left on device");
+            assert!(output.code == 1 && is_told, "{arguments:?}: {output:?}");
+        }
         let before = person.run(&["logs", "mc", "--previous"]).await;
         assert_eq!(
             (before.code, before.out.as_str()),
