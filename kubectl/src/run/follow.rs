@@ -1,7 +1,7 @@
 //! Follows a MiniCluster to its end: shows the progress of its start, then what its job prints. Reconnects after
 //! lost connections.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 
 use flux_operator_client::retry::until_done;
@@ -112,6 +112,8 @@ struct FollowState<'a> {
     uid: &'a str,
     screen: &'a Screen,
     snapshot: Snapshot,
+    /// The pods of a list that is not complete yet, by name.
+    listed: BTreeMap<String, Pod>,
     /// Starts of the lead whose logs were printed, or are being printed.
     read: BTreeSet<ContainerStart>,
     /// The uid of the pod whose log was read last, and how far it was read.
@@ -182,6 +184,7 @@ impl<'a> FollowState<'a> {
             uid: id.uid,
             screen,
             snapshot: Snapshot::default(),
+            listed: BTreeMap::new(),
             read: BTreeSet::new(),
             resume: None,
             is_whole: true,
@@ -357,14 +360,18 @@ impl<'a> FollowState<'a> {
             self.note_event(Watched::Pods, event);
         }
         match event {
-            Ok(Event::Init) => self.snapshot.pods.clear(),
-            Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
+            // The last state stays until the new list is complete: a watch that has expired does not end pods.
+            Ok(Event::Init) => self.listed.clear(),
+            Ok(Event::InitApply(pod)) => {
+                self.listed.insert(observed::name(&pod).to_owned(), pod);
+            }
+            Ok(Event::InitDone) => self.snapshot.pods = std::mem::take(&mut self.listed),
+            Ok(Event::Apply(pod)) => {
                 self.snapshot.pods.insert(observed::name(&pod).to_owned(), pod);
             }
             Ok(Event::Delete(pod)) => {
                 self.snapshot.pods.remove(observed::name(&pod));
             }
-            Ok(Event::InitDone) => {}
             Err(error) => self.note_error(Watched::Pods, &error),
         }
     }
@@ -630,6 +637,38 @@ mod tests {
             assert_eq!(followed.end.code(), 7);
             assert!(followed.is_whole && followed.is_deleted, "{refusals}");
         }
+    }
+
+    #[tokio::test]
+    async fn pods_stay_until_a_new_list_is_complete() {
+        let pod =
+            |name: &str| -> Pod { serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap() };
+        let ((target, _), screen) = (answering(|_| Answer::Never), Screen::open());
+        let mut state = FollowState::new(&target, ClusterId { name: "mc", uid: "u" }, &screen);
+        for event in [
+            Event::Init,
+            Event::InitApply(pod("a")),
+            Event::InitApply(pod("b")),
+            Event::InitDone,
+        ] {
+            state.on_pod_event(Ok(event));
+        }
+        let names =
+            |state: &FollowState<'_>| state.snapshot.pods.keys().cloned().collect::<Vec<_>>().concat();
+        // The watch has expired, and a list fails halfway.
+        for event in [
+            Event::Init,
+            Event::InitApply(pod("c")),
+            Event::Init,
+            Event::InitApply(pod("a")),
+        ] {
+            state.on_pod_event(Ok(event));
+            assert_eq!(names(&state), "ab");
+        }
+        state.on_pod_event(Ok(Event::InitDone));
+        assert_eq!(names(&state), "a");
+        state.on_pod_event(Ok(Event::Apply(pod("d"))));
+        assert_eq!(names(&state), "ad");
     }
 
     #[test]
