@@ -230,6 +230,16 @@ impl PodPaths {
         self.at("config/etc/flux/modprobe/rc1.d")
     }
 
+    /// Folder of the agent's start-up scripts, for `FLUX_RC_EXTRA`.
+    pub fn rc_dir(&self) -> String {
+        self.at("config/etc/flux")
+    }
+
+    /// Folder of the scripts that run when a broker starts.
+    pub fn rc1_dir(&self) -> String {
+        self.at("config/etc/flux/rc1.d")
+    }
+
     /// File with R, Flux's resource set.
     pub fn resources(&self) -> String {
         self.at("config/etc/flux/system/R")

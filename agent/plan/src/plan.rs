@@ -31,6 +31,7 @@ mod notices;
 mod options;
 mod program;
 mod python;
+mod queues;
 mod resolved;
 mod resources;
 mod restful;

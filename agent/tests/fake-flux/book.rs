@@ -20,6 +20,8 @@ pub struct Book {
     pub staying: Option<UnixStream>,
     /// Clients that watch the group of online brokers.
     pub watchers: Vec<UnixStream>,
+    /// Whether jobs start. Flux creates named queues stopped.
+    pub are_queues_started: bool,
 }
 
 impl Book {

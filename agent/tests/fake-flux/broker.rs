@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,6 +29,8 @@ const QUESTION: &str = "question ";
 const STAYING: &str = "flux-agent.staying";
 
 enum Event {
+    /// The start-up scripts have ended, and whether all have succeeded.
+    ScriptsEnded(bool),
     Signal(Signal),
     /// A follower joined: its rank, the number of its connection, and the connection.
     Joined(u32, u64, TcpStream),
@@ -177,8 +180,12 @@ impl Broker {
         let mut is_aborted = false;
         let (mut book, mut tasks, mut number) = (Book::default(), BTreeMap::<u64, UnixStream>::new(), 0);
         let mut monitors = Vec::new();
+        // Restored queues are started, others are not.
+        book.are_queues_started = self.queues.is_empty() || self.attributes.contains_key("content.restore");
+        let mut is_rc1_done = false;
+        self.run_scripts(sender.clone());
         let code = loop {
-            if program.is_none() && followers.len() + 1 >= self.quorum && self.has_program() {
+            if is_rc1_done && program.is_none() && followers.len() + 1 >= self.quorum && self.has_program() {
                 match self.command().spawn() {
                     Ok(child) => program = Some(child),
                     Err(error) => {
@@ -191,6 +198,11 @@ impl Broker {
                 }
             }
             match events.recv().expect("the signal thread lives") {
+                Event::ScriptsEnded(true) => is_rc1_done = true,
+                Event::ScriptsEnded(false) => {
+                    eprintln!("flux-broker: rc1: a script failed");
+                    break 1;
+                }
                 Event::Joined(rank, connection, stream) => {
                     connections.insert(rank, connection);
                     followers.insert(rank, stream);
@@ -270,6 +282,22 @@ impl Broker {
             let _ = stream.write_all(GOODBYE.as_bytes());
         }
         code
+    }
+
+    /// Runs the start-up scripts in the folders that `FLUX_RC_EXTRA` names.
+    fn run_scripts(&self, to: Sender<Event>) {
+        let folders = std::env::var("FLUX_RC_EXTRA").unwrap_or_default();
+        let entries = folders
+            .split(':')
+            .filter_map(|folder| std::fs::read_dir(format!("{folder}/rc1.d")).ok())
+            .flatten()
+            .flatten();
+        let commands: Vec<Command> = entries.map(|script| self.command_of(&script.path())).collect();
+        std::thread::spawn(move || {
+            let mut results = commands.into_iter().map(|mut command| command.status());
+            let all = results.all(|status| status.is_ok_and(|status| status.success()));
+            let _ = to.send(Event::ScriptsEnded(all));
+        });
     }
 
     fn statedir(&self) -> &str {
@@ -382,8 +410,7 @@ impl Broker {
         }
     }
 
-    /// The program. It must not inherit the blocked signals of this process.
-    #[allow(unsafe_code, reason = "sigprocmask may be called between fork and exec")]
+    /// The program.
     fn command(&self) -> Command {
         // On a terminal, Flux starts a shell. Here it has no dialogue.
         let shell = ["/bin/sh", "-c", "while :; do sleep 0.1; done"].map(str::to_owned);
@@ -392,8 +419,16 @@ impl Broker {
         } else {
             self.program.as_slice()
         };
-        let mut command = Command::new(&program[0]);
-        command.args(&program[1..]).envs(self.uri()).process_group(0);
+        let mut command = self.command_of(Path::new(&program[0]));
+        command.args(&program[1..]).process_group(0);
+        command
+    }
+
+    /// A command that finds this broker, without the blocked signals of this process.
+    #[allow(unsafe_code, reason = "sigprocmask may be called between fork and exec")]
+    fn command_of(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.uri());
         // SAFETY: the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(|| Ok(SigSet::all().thread_unblock()?)) };
         command
@@ -493,8 +528,15 @@ impl Broker {
                 .map(|queue| format!("{queue} enabled"))
                 .collect::<Vec<_>>()
                 .join("\n"),
+            "start queues" => {
+                book.are_queues_started = true;
+                String::new()
+            }
+            // Only the lead has the queues.
+            "started" => (self.rank > 0 || book.are_queues_started).to_string(),
             "resources" => self.resources.clone().unwrap_or_default(),
             "getattr size" => size.to_string(),
+            "getattr instance-level" => "0".to_owned(),
             "getattr rank" => self.rank.to_string(),
             "getattr hostlist" => self.hosts.join(","),
             other => {

@@ -175,6 +175,7 @@ pub fn submit(words: &[&str], is_run: bool) -> u8 {
     if request.is_delayed {
         return waiting::submit(request.command);
     }
+    wait_for_queues();
     let code = run_tasks(&request, program, arguments, is_run);
     let (Some(name), Some(file)) = (request.name, failed_file()) else {
         return code;
@@ -184,6 +185,13 @@ pub fn submit(words: &[&str], is_run: bool) -> u8 {
         let _ = file.and_then(|mut file| writeln!(file, "{name}"));
     }
     0
+}
+
+/// Waits until the queues are started.
+fn wait_for_queues() {
+    while broker::ask("started").is_some_and(|started| started == "false") {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 /// The file with the names of the jobs that failed. The broker's socket is in the same folder.
@@ -317,6 +325,7 @@ fn collect(
 pub fn batch(words: &[&str]) -> u8 {
     let request = parse(words);
     let [script, ..] = request.command else { return 1 };
+    wait_for_queues();
     let output_path = |id: &str| request.output.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
     let output = std::fs::File::create(output_path("f1")).expect("cannot create the output file");
     let status = Command::new(script)

@@ -62,6 +62,10 @@ fn main() -> ExitCode {
         ["R", "encode", rest @ ..] => resources::encode(rest).map_or(1, |r| say(&r)),
         ["resource", "list", "-no", form] => resources::list(form).map_or(1, |line| say(&line)),
         ["queue", "drain"] => waiting::drain(),
+        ["queue", "start", ..] => broker::ask("start queues").map_or(1, |_| 0),
+        ["kvs", "get", "checkpoint.job-manager"] => {
+            u8::from(broker::ask("getattr content.restore").is_none_or(|value| value == "content.restore"))
+        }
         ["queue", "list", ..] => broker::ask("queues").map_or(1, |answer| say(&answer)),
         ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("fake: {}", words.join(" "))),
         other => {

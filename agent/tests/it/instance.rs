@@ -37,6 +37,33 @@ pub fn images(spec: &str, size: u32) -> Vec<Image> {
     (0..size).map(|_| pod_image(spec, size)).collect()
 }
 
+/// Flux creates named queues stopped.
+#[test]
+fn jobs_of_named_queues_run() {
+    let queues = "[queues.debug]\n[queues.batch]\n[policy.jobspec.defaults.system]\nqueue = 'batch'\n";
+    let spec = format!("[flux.configs]\nqueues = \"\"\"{queues}\"\"\"\n");
+    let jobs = submit("flux run echo batch; flux run -q debug echo debug").replace("'submit'", "'launcher'");
+    let image = pod_image(&(jobs + &spec), 1);
+    let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "batch\ndebug\n"),
+        "{}",
+        ended.stderr
+    );
+
+    // Without a program, too.
+    let image = pod_image(&format!("[runner]\ninteractive = true\n{spec}"), 1);
+    let images = [image];
+    let pod = start(&images, &Network::new(), &[]).remove(0);
+    let status = || pod.exec(&[AGENT, "status", "--ready"]).status;
+    eventually("the instance is up", || status().success().then_some(()));
+    // Without `cd`, the working directory would be the test's.
+    let line = format!("cd / && {AGENT} connect -- flux run -q debug echo ran");
+    let ran = pod.exec(&["sh", "-c", &line]);
+    assert_eq!(ran.stdout, b"ran\n", "{ran:?}");
+}
+
 #[test]
 fn lead_exits_with_code_of_the_job_and_followers_with_0() {
     for (script, code) in [

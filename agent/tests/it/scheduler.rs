@@ -56,6 +56,25 @@ fn simple_scheduler_runs_by_default() {
     }
 }
 
+/// Flux restores the state of the queues. The agent starts only those that Flux has just created.
+#[test]
+fn queue_that_a_user_stopped_stays_stopped_when_restored() {
+    if real_flux().is_none() {
+        return;
+    }
+    let script = "flux queue list -no '{queue} {started}' | sort; flux queue stop --quiet debug";
+    let spec = submit(script).replace("'submit'", "'launcher'");
+    let queues = "[flux.configs]\nqueues = '''[queues.debug]\n[queues.batch]'''\n";
+    let image = pod_image(&format!("archive = '/state/a.tgz'\n{spec}{queues}"), 1);
+    std::fs::create_dir(image.at("/state")).unwrap();
+    for debug in ["✔", "✗"] {
+        crate::live::forget_starts(&image);
+        let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
+        let lines: Vec<&str> = ended.stdout.lines().collect();
+        assert_eq!(lines, ["batch ✔", &format!("debug {debug}")], "{}", ended.stderr);
+    }
+}
+
 // `.ci/test-flux` skips the tests whose names begin with `fluxion` if Fluxion is not installed.
 
 #[test]

@@ -39,6 +39,7 @@ const TO_THE_END: &[Expected] = &[
         ],
     ),
     ("configs/whole", 0, &[("batch...", 1), ("debug...", 1)]),
+    ("configs/properties", 0, &[("configs-properties-...", 1)]),
     ("network/connect-timeout", 0, &[("1s", 1)]),
     (
         "curve-cert/minicluster",

@@ -90,6 +90,14 @@ pub fn config(resolved: &Resolved) -> Result<Step, PlanError> {
     })
 }
 
+/// The tables that the user gives: the whole broker.toml, or else its parts. A text that is not TOML is left out.
+pub fn users_tables(resolved: &Resolved) -> impl Iterator<Item = toml::Table> {
+    let flux = &resolved.spec.flux;
+    let parts = flux.broker_config.is_none().then(|| flux.configs.values());
+    let texts = flux.broker_config.iter().chain(parts.into_iter().flatten());
+    texts.filter_map(|text| text.parse().ok())
+}
+
 /// Links from the paths in the documentation of v1alpha1 to the files of this agent. With a view, the links below
 /// the mount path were made together with the view. Without one, the agent's installer may have made them already.
 pub fn documented_links(resolved: &Resolved) -> Vec<Step> {

@@ -8,7 +8,8 @@ use flux_shared::command_words::Word;
 use super::program::{self, Initial};
 use super::{
     AtEnd, Content, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, SignalTarget, Stdout, Step,
-    archive, discovery, node_network, options, python, resources, runner, search_paths, snippets, user,
+    archive, discovery, node_network, options, python, queues, resources, runner, search_paths, snippets,
+    user,
 };
 
 /// All steps of the lead. If an earlier pod of the lead was lost, only `LeadLost`.
@@ -139,6 +140,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
     let variables = [
         python::variable(resolved),
         discovery::broker_variable(resolved),
+        queues::variable(resolved),
         node_network::variable(resolved),
     ];
     environment.extend(variables.into_iter().flatten());

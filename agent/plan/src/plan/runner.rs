@@ -4,7 +4,7 @@ use flux_shared::command_words::Word;
 
 use super::{
     PlanError, Resolved, SignalTarget, Step, accounts, broker, curve, discovery, environment, munge, program,
-    python, resources, restful, shell_defaults, snippets, sourced_files, user,
+    python, queues, resources, restful, shell_defaults, snippets, sourced_files, user,
 };
 
 /// The steps before the broker: user and home, `init`, environment, files, `preCommand`, `pre`. If the image's own
@@ -70,6 +70,7 @@ fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     steps.extend(python::steps(resolved));
     steps.extend(curve::step(resolved));
     steps.extend(discovery::steps(resolved).into_iter().flatten());
+    steps.extend(queues::steps(resolved)?);
     steps.extend(broker::system_link(resolved));
     steps.extend(sourced_files::steps(resolved));
     steps.extend(program::files(resolved)?);
