@@ -9,7 +9,7 @@ use flux_operator::observe::watch::KINDS;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::TryStreamExt;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
@@ -343,6 +343,41 @@ fn kept_volume_is_reused_and_a_foreign_one_refused() {
         fixture.delete::<MiniCluster>("mc").await;
         // This MiniCluster does not keep it.
         gone(&fixture, "mc").await;
+        operator.stop().await;
+    });
+}
+
+/// `--cascade=orphan` takes the owner from the claim, which then keeps its volume.
+#[test]
+fn orphaned_claim_is_named_until_somebody_deletes_it() {
+    test("orphaned-claim", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await;
+        let first = bound(&fixture, "mc").await;
+        fixture.pods("mc", 1).await;
+        fixture
+            .delete_with::<MiniCluster>("mc", &DeleteParams::orphan())
+            .await;
+        fixture.until_gone::<MiniCluster>("mc").await;
+        fixture.delete::<Job>("mc").await;
+        fixture.delete::<ConfigMap>("mc-agent").await;
+        until("the Job and its pods are gone", async || {
+            fixture.reap("mc").await;
+            let is_gone =
+                fixture.find::<Job>("mc").await.is_none() && fixture.all_pods("mc").await.is_empty();
+            is_gone.then_some(())
+        })
+        .await;
+        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await;
+        let status = fixture.when_is("mc", "reason", "NameTaken").await;
+        assert_message(&status, "PersistentVolumeClaim mc.data was left behind");
+        fixture.delete::<PersistentVolumeClaim>("mc.data").await;
+        let second = until("another volume is bound", async || {
+            let found = volume(&fixture, "mc").await?;
+            (found.uid() != first.uid() && phase(&found) == "Bound").then_some(found)
+        })
+        .await;
+        assert_eq!(second.metadata.deletion_timestamp, None);
         operator.stop().await;
     });
 }

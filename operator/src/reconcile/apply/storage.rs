@@ -13,6 +13,7 @@ use flux_shared::backoff;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
@@ -31,6 +32,8 @@ const BINDER_TIME: Duration = Duration::from_secs(3);
 /// The first and the longest pause between reads of a volume or a claim that is to be bound.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(900);
+/// A claim that still exists this long after its deletion is held by something, almost always by a pod.
+const CLAIM_TIME: SignedDuration = SignedDuration::from_mins(1);
 
 /// An existing PersistentVolume with the name we need.
 #[derive(Debug, PartialEq, Eq)]
@@ -88,6 +91,28 @@ where
     drop(tokio::time::timeout_at(deadline, wait).await);
 }
 
+/// Why a claim of an earlier MiniCluster does not go by itself: it was left behind, or a pod still uses it. None: it
+/// goes, or may be about to go.
+fn why_claim_stays(claim: &Metadata, now: Timestamp) -> Option<Obstacle> {
+    let name = claim.name.as_deref().unwrap_or_default();
+    let Some(requested) = &claim.deletion_timestamp else {
+        // The garbage collector deletes a claim with an owner.
+        let has_owner = claim
+            .owner_references
+            .as_ref()
+            .is_some_and(|owners| !owners.is_empty());
+        let message = format!(
+            "PersistentVolumeClaim {name} was left behind by an earlier MiniCluster: delete it, or choose another name"
+        );
+        return (!has_owner).then(|| Obstacle::new(Reason::NameTaken, message));
+    };
+    let is_late = now.duration_since(requested.0) >= CLAIM_TIME;
+    let message = format!(
+        "PersistentVolumeClaim {name} was deleted, and a pod may still use it: see `Used By` in kubectl describe pvc {name}"
+    );
+    is_late.then(|| Obstacle::new(Reason::WaitingForPods, message))
+}
+
 impl Writer {
     fn persistent_volumes(&self) -> Api<PersistentVolume> {
         Api::all(self.client.clone())
@@ -106,6 +131,25 @@ impl Writer {
             .await
     }
 
+    /// Like [`Writer::try_create_volume`]. If objects of an earlier MiniCluster have to go first, and do not go by
+    /// themselves because of the claim, the error says so.
+    async fn create_volume(
+        &self,
+        rendered: &RenderedVolume,
+        owner: &str,
+        deadline: Instant,
+    ) -> Result<(), ApplyError> {
+        let created = self.try_create_volume(rendered, owner, deadline).await;
+        if !matches!(&created, Err(ApplyError::Obstacle(obstacle)) if obstacle.is_wait()) {
+            return created;
+        }
+        let claim = self.find_claim(&Key::of(&rendered.claim.metadata)).await?;
+        match claim.and_then(|claim| why_claim_stays(&claim, Timestamp::now())) {
+            Some(obstacle) => Err(obstacle.into()),
+            None => created,
+        }
+    }
+
     /// Creates a claim and its volume, unless they exist and are ours, and waits until they are bound or until
     /// `deadline`.
     ///
@@ -113,7 +157,7 @@ impl Writer {
     /// 15 s later. Such a conflict happens if it finds a volume that is reserved for a claim, but without the
     /// claim's uid. So the claim is created first, and the volume is reserved for its uid. When the binder
     /// has bound the volume, a change of the claim makes the binder look at the claim.
-    async fn create_volume(
+    async fn try_create_volume(
         &self,
         rendered: &RenderedVolume,
         owner: &str,
@@ -240,13 +284,18 @@ impl Writer {
     /// Deletes the claim of this name if it belongs to the MiniCluster with the uid `owner`.
     async fn delete_own_claim(&self, rendered: &RenderedVolume, owner: &str) -> Result<(), ApplyError> {
         let claim = Key::of(&rendered.claim.metadata);
+        let found = self.find_claim(&claim).await?;
+        match found.filter(|found| controller_uid(found) == Some(owner)) {
+            Some(found) => self.delete_claim(&claim, found.uid).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn find_claim(&self, claim: &Key) -> Result<Option<Metadata>, ApplyError> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
         let found = none_if_not_found(api.get_metadata(&claim.name).await);
         let found = found.map_err(|error| api_error::<PersistentVolumeClaim>("get", &claim.name, error))?;
-        match found.filter(|found| controller_uid(&found.metadata) == Some(owner)) {
-            Some(found) => self.delete_claim(&claim, found.metadata.uid).await,
-            None => Ok(()),
-        }
+        Ok(found.map(|found| found.metadata))
     }
 
     /// Deletes what a completed MiniCluster leaves (`cleanupPods`): the Job's pods, claims, and volumes. `job` and
@@ -305,8 +354,7 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    use k8s_openapi::jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 
     use super::*;
 
@@ -324,6 +372,37 @@ mod tests {
             labels: Some(all),
             annotations: Some(annotations),
             ..Metadata::default()
+        }
+    }
+
+    #[test]
+    fn claim_that_stays_is_named_with_its_cause() {
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
+        let why = |owner: Option<OwnerReference>, deleted_for: Option<i64>| {
+            let claim = Metadata {
+                name: Some("mc.data".into()),
+                owner_references: owner.map(|owner| vec![owner]),
+                deletion_timestamp: deleted_for.map(|seconds| Time(now - SignedDuration::from_secs(seconds))),
+                ..Metadata::default()
+            };
+            why_claim_stays(&claim, now).map(|obstacle| {
+                assert!(
+                    obstacle.message.contains("mc.data") && !obstacle.is_passing(),
+                    "{obstacle}"
+                );
+                obstacle.reason
+            })
+        };
+        let owner = || Some(OwnerReference::default());
+        assert_eq!(why(None, None), Some(Reason::NameTaken), "--cascade=orphan");
+        assert_eq!(
+            why(owner(), None),
+            None,
+            "the garbage collector is about to delete it"
+        );
+        for owner in [None, owner()] {
+            assert_eq!(why(owner.clone(), Some(59)), None);
+            assert_eq!(why(owner, Some(60)), Some(Reason::WaitingForPods));
         }
     }
 
