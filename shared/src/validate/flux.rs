@@ -91,6 +91,16 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     // the lead compares these hosts with the instance's.
     let own_hosts = if lead.is_some() { None } else { instance_hosts() };
     let configs = configs(&flux, own_hosts.as_deref(), report);
+    if let Some(config) = &flux.broker_config
+        && names_no_hosts(config)
+        && instance_hosts().is_some_and(|hosts| hosts.len() > 1)
+    {
+        report.notice(
+            "spec.flux.brokerConfig",
+            "has no [bootstrap] hosts: each pod becomes an instance of its own. To add to the operator's configuration, \
+             use flux.configs",
+        );
+    }
     FluxOptions {
         complete_workers: flux.complete_workers,
         topology: flux.topology,
@@ -166,6 +176,17 @@ fn check_plain_fields(flux: &Flux, report: &mut Report) -> Option<Certificate> {
         }
     }
     curve_cert
+}
+
+/// Whether this is a broker.toml that names no hosts. False if it is blank or not TOML.
+fn names_no_hosts(config: &str) -> bool {
+    let Ok(table) = config.parse::<toml::Table>() else {
+        return false;
+    };
+    let bootstrap = table.get("bootstrap").and_then(toml::Value::as_table);
+    let hosts = bootstrap.and_then(|bootstrap| bootstrap.get("hosts"));
+    let hosts = hosts.and_then(toml::Value::as_array);
+    !config.trim().is_empty() && hosts.is_none_or(Vec::is_empty)
 }
 
 /// Checks a number of seconds. `field` is its name in `spec.flux`.

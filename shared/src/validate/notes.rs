@@ -144,6 +144,8 @@ fn options(
 ) {
     const NO_SUBMISSION: &str = "has no effect: the agent submits no job here";
     const BATCH_SCRIPT: &str = "has no effect: the agent submits the script by `flux batch`";
+    const AROUND_BATCH: &str = "applies to the instance around the batch. The batch's own instance, which runs \
+                                its jobs, does not read it";
     const OWN_BROKER_CONFIG: &str = "has no effect: brokerConfig is used as it is";
     const VIEW_DISABLED: &str = "has no effect with disable: no container provides Flux";
     let (usual, usual_view) = (Flux::default(), FluxContainer::default());
@@ -158,6 +160,11 @@ fn options(
         .iter()
         .any(|scheduler| is_given(&scheduler.queue_policy));
     let no_job = !submits;
+    let is_batch = submits
+        && matches!(
+            cluster.runner.program,
+            Program::Batch { .. } | Program::BatchRaw { .. }
+        );
     for (is_unused, field, why) in [
         // 1 is the default.
         (no_job && spec.tasks != 1, "spec.tasks", NO_SUBMISSION),
@@ -211,6 +218,16 @@ fn options(
             has_config && has_policy,
             "spec.flux.scheduler.queuePolicy",
             OWN_BROKER_CONFIG,
+        ),
+        (
+            is_batch && has_policy && !has_config,
+            "spec.flux.scheduler.queuePolicy",
+            AROUND_BATCH,
+        ),
+        (
+            is_batch && !cluster.flux.configs.is_empty(),
+            "spec.flux.configs",
+            AROUND_BATCH,
         ),
         (
             has_config && is_given(&flux.heartbeat_timeout),

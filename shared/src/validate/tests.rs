@@ -197,7 +197,13 @@ fn notice_names_a_parent_in_another_minicluster() {
     let expected = "spec.flux.topology: broker mc-255 connects to root-1, which is not in this MiniCluster: ";
     assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
     assert_eq!(notices("size: 300", ", topology: 'kary:0'"), [""; 0]);
-    assert_eq!(notices("size: 300", ", brokerConfig: a = 1"), [""; 0]);
+    assert_eq!(
+        notices(
+            "size: 300",
+            ", brokerConfig: 'bootstrap.hosts = [{host = \"mc\"}]'"
+        ),
+        [""; 0]
+    );
     assert_eq!(notices("size: 4", ""), [""; 0]);
     let root =
         cluster("size: 2\nflux: {topology: 'kary:1', bursting: {clusters: [{name: burst-0, size: 4}]}}");
@@ -211,7 +217,10 @@ fn follower_cluster_without_shared_certificate_has_a_notice() {
     let expected = "spec.flux.curveCertSecret: is missing: a random certificate";
     assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
     assert_eq!(notices("curveCertSecret: c"), [""; 0]);
-    assert_eq!(notices("brokerConfig: a = 1"), [""; 0]);
+    assert_eq!(
+        notices("brokerConfig: 'bootstrap.hosts = [{host = \"mc\"}]'"),
+        [""; 0]
+    );
 }
 
 #[test]
@@ -626,6 +635,18 @@ fn fields_without_effect_are_reported_by_a_notice() {
         (
             "flux: {brokerConfig: a = 1, scheduler: {queuePolicy: easy}}",
             "spec.flux.scheduler.queuePolicy",
+        ),
+        (
+            "size: 2\nflux: {brokerConfig: '[bootstrap]'}",
+            "spec.flux.brokerConfig: has no [bootstrap] hosts: each pod becomes an instance of its own",
+        ),
+        (
+            "flux: {scheduler: {queuePolicy: easy}}\ncontainers: [{batch: true, command: run}]",
+            "spec.flux.scheduler.queuePolicy: applies to the instance around the batch",
+        ),
+        (
+            "flux: {configs: {a: '[exec]'}}\ncontainers: [{batch: true, batchRaw: true, command: run}]",
+            "spec.flux.configs: applies to the instance around the batch",
         ),
         ("pod: {labels: {app: mine, tier: hpc}}", "spec.pod.labels[app]"),
         (
