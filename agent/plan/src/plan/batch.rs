@@ -231,6 +231,19 @@ pub fn sets_size(options: &[String]) -> bool {
     })
 }
 
+/// Whether one of these options makes the batch's brokers read another configuration.
+pub fn sets_config(options: &[String]) -> bool {
+    let values = options.iter().enumerate().filter_map(|(position, option)| {
+        let rest = option.strip_prefix("--broker-opt")?;
+        match rest.strip_prefix('s').unwrap_or(rest) {
+            "" => options.get(position + 1).map(String::as_str),
+            rest => rest.strip_prefix('='),
+        }
+    });
+    let mut words = values.flat_map(|value| value.split(','));
+    words.any(|word| word.starts_with("-c") || word.starts_with("--config"))
+}
+
 /// The user's own script, with a `#!` line if it has none, and a newline at its end.
 pub fn raw(resolved: &Resolved, text: &str) -> Result<String, PlanError> {
     let mut script = super::snippets::with_shebang(resolved, text, "the batch script")?;

@@ -174,8 +174,10 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     agent_batch.extend(is_verbose(resolved).then(|| Word::literal("--events")));
     agent_batch.push(Word::literal("--"));
     let mut flux_batch = literals(["flux", "batch"]);
-    // Before the user's flags, so that their `--broker-opts` overrides this one.
-    flux_batch.extend(batch::config_option(resolved).map(Word::Literal));
+    // Before the user's flags, so that their `--broker-opts` overrides this one. A directive is overridden by it.
+    if !batch::sets_config(&directives) {
+        flux_batch.extend(batch::config_option(resolved).map(Word::Literal));
+    }
     flux_batch.extend(literals(&flags));
     // `flux job wait --all` waits for jobs with this flag. The agent runs it if the command prints no id.
     flux_batch.extend(literals(["--flags", "waitable"]));
@@ -466,6 +468,19 @@ mod tests {
                 "{command}"
             );
             assert!(command.contains(&format!("--shows={path} ")), "{command}");
+        }
+        for (line, is_set) in [
+            ("# flux: --broker-opts=-c/own", false),
+            ("# flux: --broker-opts --config-path=/own", false),
+            ("# flux: --broker-opt=-Slog-level=7,-c,/own", false),
+            ("# flux: --broker-opts=-Slog-level=7", true),
+            ("# flux: -N 2", true),
+        ] {
+            assert_eq!(
+                command(line).contains(" --broker-opts=--config-path="),
+                is_set,
+                "{line}"
+            );
         }
         for line in [
             "# flux: --cores-per-slot=2 # don't -n 4",
