@@ -163,8 +163,8 @@ pub struct FluxSettings {
     /// A follower ends when its broker ends, instead of restarting the broker, unless `restart_policy` is `OnFailure`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub complete_workers: bool,
-    /// Which scheduler to load. Unset: Fluxion, if the view has it, with a queue policy or if the pods
-    /// have GPUs; else the simple one. Without a view: the default of the image's Flux.
+    /// Which scheduler to load. Unset: Fluxion, if the view has it, with a queue policy or a table of
+    /// Fluxion in `configs`, or if the pods have GPUs; else the simple one. Without a view: the default of the image's Flux.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedulerKind>,
     /// Queue policy of Fluxion.

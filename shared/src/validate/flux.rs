@@ -97,8 +97,8 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     {
         report.notice(
             "spec.flux.brokerConfig",
-            "has no [bootstrap] hosts: each pod becomes an instance of its own. To add to the operator's configuration, \
-             use flux.configs",
+            "has no [bootstrap] hosts: each pod becomes an instance of its own. To add to the operator's \
+             configuration, use flux.configs",
         );
     }
     FluxOptions {

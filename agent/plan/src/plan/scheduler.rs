@@ -2,8 +2,9 @@
 //!
 //! - If the spec names one: that one.
 //! - Else, without a view: the default of the image's Flux.
-//! - Else Fluxion, if the view has it and the spec has a queue policy (which only Fluxion supports) or there are GPUs.
-//!   A queue policy has no effect with the user's own broker.toml, so it then selects nothing.
+//! - Else Fluxion, if the view has it and the spec has a queue policy (which only Fluxion supports), a part of
+//!   broker.toml has a table of Fluxion, or there are GPUs. With the user's own broker.toml, a queue policy has no
+//!   effect, so it selects nothing.
 //! - Else the simple scheduler.
 //!
 //! If the spec names Fluxion and the view lacks it, planning fails. If the broker cannot load Fluxion, it fails to
@@ -12,13 +13,14 @@
 
 use flux_shared::agent_spec::SchedulerKind;
 
-use super::{PlanError, Resolved};
+use super::{PlanError, Resolved, broker};
 
 /// The scheduler that the agent makes Flux load. None: Flux loads its own default.
 pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
     let flux = &resolved.spec.flux;
     let view_has_fluxion = resolved.spec.view.enabled && resolved.facts.view.fluxion;
-    let has_policy = flux.queue_policy.is_some() && flux.broker_config.is_none();
+    let has_policy =
+        flux.broker_config.is_none() && (flux.queue_policy.is_some() || has_fluxions_table(resolved));
     match flux.scheduler {
         Some(SchedulerKind::Fluxion) if resolved.spec.view.enabled && !view_has_fluxion => {
             Err(PlanError::FluxionMissing(resolved.paths.view()))
@@ -28,6 +30,11 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
         None => Ok(view_has_fluxion.then_some(SchedulerKind::Simple)),
         named => Ok(named),
     }
+}
+
+/// Whether the user's part of broker.toml, or the whole of it, has a table that only Fluxion reads.
+fn has_fluxions_table(resolved: &Resolved) -> bool {
+    broker::users_tables(resolved).any(|table| table.keys().any(|key| key.starts_with("sched-fluxion-")))
 }
 
 /// Whether the runner requests GPUs, or this pod has some without a request: from a resource claim, from a limit in the
@@ -49,7 +56,15 @@ pub fn notices(resolved: &Resolved) -> Vec<String> {
     if flux.queue_policy.is_some() && !has_fluxion {
         notices.push("the view has no Fluxion: the queue policy has no effect".into());
     }
-    if has_gpus(resolved) && flux.scheduler.is_none() && flux.queue_policy.is_none() {
+    let has_table = has_fluxions_table(resolved);
+    if has_table && (!has_fluxion || flux.scheduler == Some(SchedulerKind::Simple)) {
+        notices.push(
+            "flux.configs has tables of Fluxion, which is not loaded: they have no effect (set flux.scheduler.simple: \
+             false, with a view that has Fluxion)"
+                .into(),
+        );
+    }
+    if has_gpus(resolved) && flux.scheduler.is_none() && flux.queue_policy.is_none() && !has_table {
         notices.push(if has_fluxion {
             "the scheduler is Fluxion, since the pods have GPUs (flux.scheduler.simple: true selects the simple one)"
                 .into()
@@ -107,6 +122,15 @@ mod tests {
         assert_eq!(
             (of(policy, true), of(policy, false)),
             ((fluxion, 0), (Some(None), 1))
+        );
+        let table = "[flux.configs]\na = 'sched-fluxion-qmanager.queue-policy = \"easy\"'\n";
+        assert_eq!(
+            (of(table, true), of(table, false)),
+            ((fluxion, 0), (Some(None), 1))
+        );
+        assert_eq!(
+            of(&format!("[flux]\nscheduler = 'simple'\n{table}"), true),
+            (simple, 1)
         );
         let own = "broker_config = ''";
         assert_eq!(

@@ -225,8 +225,8 @@ block! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub queue_policy: Option<String>,
         /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion if the view has it
-        /// and either queuePolicy is set or the pods have GPUs; else simple. Without a view: the
-        /// default of the image's Flux.
+        /// and queuePolicy is set, configs has a table of Fluxion, or the pods have GPUs; else simple.
+        /// Without a view: the default of the image's Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub simple: Option<bool>,
     }
