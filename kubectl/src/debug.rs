@@ -299,20 +299,16 @@ mod tests {
         let status = pod.status.as_mut().unwrap();
         let containers = status.container_statuses.as_mut().unwrap();
         containers[0].restart_count = 1;
-        let cases: [(fn() -> Answer, &str); 2] = [
-            (|| Answer::Never, "failed to read this log: no data came for 15 s"),
+        for (end, text) in [
+            (None, "failed to read this log: no data came for 15 s"),
             (
-                || {
-                    Answer::Log(Log {
-                        bytes: b"a\n",
-                        end: LogEnd::Stalled,
-                    })
-                },
+                Some(LogEnd::Stalled),
                 "a\n\nfailed to read the rest of this log: no data came for 15 s",
             ),
-        ];
-        for (answer, text) in cases {
-            let (target, requests) = testing::answering(move |_| answer());
+        ] {
+            let (target, requests) = testing::answering(move |_| {
+                end.map_or(Answer::Never, |end| Answer::Log(Log { bytes: b"a\n", end }))
+            });
             let entries = tokio::time::timeout(Duration::from_secs(20), logs(&target, &pod));
             let entries = entries.await.unwrap();
             assert!(entries[0].text.starts_with(text), "{}", entries[0].text);
