@@ -153,7 +153,6 @@ fn yaml(object: &impl Serialize) -> Result<String, Failure> {
 /// Logs of every container of the pod that has a status, and of its previous run if it restarted. After one without
 /// data, the others are left out: the kubelet does not answer.
 async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
-    screen::tell(&format!("reading the logs of {}", observed::name(pod)));
     let status = pod.status.clone().unwrap_or_default();
     let containers = status
         .init_container_statuses
@@ -178,6 +177,8 @@ async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
             let name = format!("logs/{}.{}.{suffix}", observed::name(pod), container.name);
             entries.push(Entry::new(name, redact::text(&log)));
             if is_silent {
+                let name = observed::name(pod);
+                screen::tell(&format!("failed to read the logs of {name}: {}", silence()));
                 return entries;
             }
         }
