@@ -132,11 +132,11 @@ fn server_validation_reports_forbidden_checks_as_unchecked() {
 fn the_minicluster_itself_is_judged_as_on_creation() {
     test("server-itself", async |fixture| {
         let person = author(&fixture);
-        let labels =
-            document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"labels\":{\"a b\":\"c\"}}");
-        let output = validate_on_server(&person, &labels, &[]).await;
+        let finalizers =
+            document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"finalizers\":[\"a b\"]}");
+        let output = validate_on_server(&person, &finalizers, &[]).await;
         assert!(
-            output.code == 1 && output.err.contains("metadata.labels: ") && output.err.contains("a b"),
+            output.code == 1 && output.err.contains("metadata.finalizers") && output.err.contains("a b"),
             "{output:?}"
         );
         // Errors that `validate` finds itself need no API server.
