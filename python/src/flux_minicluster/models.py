@@ -422,8 +422,8 @@ class Scheduler(BaseModel):
     simple: bool | None = None
     """
     Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion if the view has it
-    and either queuePolicy is set or the pods have GPUs; else simple. Without a view: the
-    default of the image's Flux.
+    and queuePolicy is set, configs has a table of Fluxion, or the pods have GPUs; else simple.
+    Without a view: the default of the image's Flux.
     """
 
 
