@@ -23,6 +23,16 @@ pub fn flux_subcommand(words: &[String]) -> Option<&str> {
     words.get(flux + 1).map(String::as_str)
 }
 
+/// The words of a submit command in which options are Flux's own. Empty: it is another program, whose options mean what it
+/// likes.
+pub fn options_of_flux(submit_command: &[String]) -> &[String] {
+    if flux_subcommand(submit_command).is_some() {
+        submit_command
+    } else {
+        &[]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -63,9 +63,10 @@ fn main() -> ExitCode {
         ["resource", "list", "-no", form] => resources::list(form).map_or(1, |line| say(&line)),
         ["queue", "drain"] => waiting::drain(),
         ["queue", "start", ..] => broker::ask("start queues").map_or(1, |_| 0),
-        ["kvs", "get", "checkpoint.job-manager"] => {
-            u8::from(broker::ask("getattr content.restore").is_none_or(|value| value == "content.restore"))
-        }
+        ["kvs", "get", "checkpoint.job-manager"] => match broker::ask("getattr content.restore") {
+            Some(value) if value != "content.restore" => say(r#"{"queue":[{"name":"debug"}]}"#),
+            _ => 1,
+        },
         ["queue", "list", ..] => broker::ask("queues").map_or(1, |answer| say(&answer)),
         ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("fake: {}", words.join(" "))),
         other => {

@@ -85,8 +85,11 @@ pub(super) fn check_submission(
             format!("{runner}.fluxOptionFlags")
         };
         for (field, words) in [
-            ("spec.flux.submitCommand".to_owned(), &options.submit_command),
-            (flags_field, &options.option_flags),
+            (
+                "spec.flux.submitCommand".to_owned(),
+                submission::options_of_flux(&options.submit_command),
+            ),
+            (flags_field, &options.option_flags[..]),
         ] {
             if let Some(option) = submission::per_resource_options(words).first() {
                 report.problem(

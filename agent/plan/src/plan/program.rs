@@ -252,13 +252,20 @@ fn size_flags(resolved: &Resolved) -> Vec<String> {
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
     let mut flags = Vec::new();
     let image_flags = image_flags(resolved);
-    let words = spec
-        .flux
-        .submit_command
+    let words = submission::options_of_flux(&spec.flux.submit_command)
         .iter()
         .chain(&spec.flux.option_flags)
         .chain(&image_flags);
-    let per_resource = submission::per_resource_options(words);
+    // `flux batch` has none of these options. (In a batch, the submit command is that of each line.)
+    let is_batch = matches!(
+        spec.runner.program,
+        Program::Batch { .. } | Program::BatchRaw { .. }
+    );
+    let per_resource = if is_batch {
+        Vec::new()
+    } else {
+        submission::per_resource_options(words)
+    };
     // Flux rejects these options together with a number of tasks, and 1 is only the default. Then it is left out.
     let default_tasks_are_left_out = spec.tasks == 1 && !per_resource.is_empty();
     // Flux would distribute the cores evenly over the nodes, and reject other numbers.
@@ -366,6 +373,15 @@ mod tests {
             with("size=4\nquorum=2\nelastic=true", "'--tasks-per-node=2'"),
             "-N 2 --tasks-per-node=2"
         );
+        // In a batch, this is the command of each line. Another program's options are not Flux's.
+        let batch = "\n[runner.program]\nmode='batch'\nlines=[{number=0,text='true'}]\n";
+        for (command, program) in [
+            ("'flux', 'submit', '--cores=2'", batch),
+            ("'my-submit', '--cores=2'", ""),
+        ] {
+            let spec = format!("size=4\n[flux]\nsubmit_command=[{command}]{program}");
+            assert_eq!(flags_of(&spec), "-n 1", "{spec}");
+        }
         let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
         let mut facts = Facts::default();
         facts

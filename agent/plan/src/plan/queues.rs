@@ -9,9 +9,12 @@ use super::{Content, EnvChange, Mode, PlanError, Resolved, Step, broker};
 const RC_VARIABLE: &str = "FLUX_RC_EXTRA";
 /// The script, after its `#!` line. The brokers of an instance inside this one may inherit the variable.
 const START: &str = "\
-# Starts the named queues, unless Flux has restored their state.
+# Starts the named queues, unless Flux has restored the state of named queues.
 [ \"$(flux getattr instance-level)\" = 0 ] || exit 0
-flux kvs get checkpoint.job-manager >/dev/null 2>&1 || exec flux queue start --quiet --all
+case $(flux kvs get checkpoint.job-manager 2>/dev/null) in
+*'\"name\"'*) ;;
+*) exec flux queue start --quiet --all ;;
+esac
 ";
 
 /// Whether this pod's broker is the lead, and its configuration has named queues.
