@@ -28,9 +28,12 @@ pub use resume::Resume;
 const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 /// Time until a log that has ended is requested again, since its container still runs.
 const PAUSE_AFTER_END: Duration = Duration::from_millis(250);
+/// After so many ends without anything new (2 s), the status of an ended container would be known. Then the pause doubles,
+/// to eight times as long.
+const QUICK_ENDS: u32 = 8;
 /// Time between two attempts after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// Time between two checks of `--follow` whether pods have started.
+/// Time between two checks of `--follow` whether pods have started. For a list of many pods it is longer.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Why the rest of a log cannot be read.
 const POD_GONE: &str = "its pod is gone";
@@ -180,7 +183,7 @@ fn started_pods(target: &Target, args: &Args) -> impl Stream<Item = Result<Vec<P
         };
         loop {
             if waiting.has_answered {
-                tokio::time::sleep(LOOK_INTERVAL).await;
+                tokio::time::sleep(LOOK_INTERVAL * (1 + waiting.listed / 100)).await;
             }
             let (cluster, pods) = match find_all(target, args).await {
                 Ok(found) => found,
@@ -190,6 +193,7 @@ fn started_pods(target: &Target, args: &Args) -> impl Stream<Item = Result<Vec<P
                 }
             };
             waiting.note_answer();
+            waiting.listed = u32::try_from(pods.len()).unwrap_or(u32::MAX);
             if is_finished(&cluster) {
                 return Ok(Some((pods, None)));
             }
@@ -251,6 +255,8 @@ struct Waiting {
     failures: Failures,
     has_answered: bool,
     is_away: bool,
+    /// Pods in the last list.
+    listed: u32,
 }
 
 impl Waiting {
@@ -453,7 +459,7 @@ pub async fn follow(
     resume.begin_container();
     let (mut failures, mut was_complete, mut has_gap, mut has_read) =
         (Failures::default(), false, false, false);
-    let mut has_told_why = false;
+    let (mut has_told_why, mut quiet_ends) = (false, 0_u32);
     loop {
         let (restarts, is_over) = (
             observed::restarts(&pod, container) - start.restarts,
@@ -543,6 +549,7 @@ pub async fn follow(
                 ));
             }
         }
+        quiet_ends = if read.has_progressed { 0 } else { quiet_ends + 1 };
         let may_be_next_container = was_complete && !is_complete && read.has_progressed;
         was_complete = is_complete || (was_complete && is_missing);
         // The state of the pod decides which container's log is read next, so wait for an answer. Without the
@@ -575,7 +582,7 @@ pub async fn follow(
         if has_failed || failures.count > 0 {
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
         } else if !observed::is_over(&pod, start) {
-            tokio::time::sleep(PAUSE_AFTER_END).await;
+            tokio::time::sleep(PAUSE_AFTER_END * (1 << quiet_ends.saturating_sub(QUICK_ENDS).min(3))).await;
         }
     }
     if has_gap {

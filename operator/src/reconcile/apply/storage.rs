@@ -101,10 +101,16 @@ fn why_claim_stays(claim: &Metadata, now: Timestamp) -> Option<Obstacle> {
             .owner_references
             .as_ref()
             .is_some_and(|owners| !owners.is_empty());
-        let message = format!(
-            "PersistentVolumeClaim {name} was left behind by an earlier MiniCluster: delete it, or choose another name"
-        );
-        return (!has_owner).then(|| Obstacle::new(Reason::NameTaken, message));
+        // A claim of somebody else's may hold data.
+        let obstacle = if rendered_hash(claim).is_some() {
+            let message = format!(
+                "PersistentVolumeClaim {name} was left behind by an earlier MiniCluster: delete it, or choose another name"
+            );
+            Obstacle::new(Reason::NameTaken, message)
+        } else {
+            name_taken("PersistentVolumeClaim", name)
+        };
+        return (!has_owner).then_some(obstacle);
     };
     let is_late = now.duration_since(requested.0) >= CLAIM_TIME;
     let message = format!(
