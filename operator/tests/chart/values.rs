@@ -412,8 +412,8 @@ fn images_of_an_overlay_replace_all_three() {
 #[test]
 fn documented_patch_gives_every_account_the_pull_secret() {
     let page = std::fs::read_to_string(repository().join("docs/getting-started.md")).unwrap();
-    let patches = page.split("```yaml\npatches:\n").nth(1).unwrap();
-    let patches = patches.split("```").next().unwrap();
+    let patches = page.split("\npatches:\n").nth(1).unwrap();
+    let patches = patches.split("END").next().unwrap();
     let folder = tempfile::tempdir_in(repository().join("operator")).unwrap();
     for (base, count) in [("manifests", 2), ("manifests/migrate", 1)] {
         let overlay = format!("resources: [../{base}]\npatches:\n{patches}");
