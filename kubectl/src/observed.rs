@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::failure::FAILED;
-use flux_operator_core::labels;
 use flux_operator_core::observe::pod::is_runner;
-use flux_shared::crd::v1alpha2::{
-    Condition, ConditionStatus, Container, MiniCluster, MiniClusterSpec, MiniClusterStatus,
-};
+use flux_operator_core::vocabulary::ConditionType;
+use flux_operator_core::{labels, previous_status};
+use flux_shared::crd::v1alpha2::{Container, MiniCluster, MiniClusterSpec, MiniClusterStatus};
 use flux_shared::exit::Category;
 use flux_shared::names::{INDEX_DISRUPTIONS, INDEX_FAILURES};
 use flux_shared::phase::Phase;
@@ -90,21 +89,14 @@ impl Snapshot {
         spec.min_size.filter(is_set).or(is_unchanged.then_some(spec.size))
     }
 
-    pub fn is_true(&self, condition: &str) -> bool {
-        self.condition(condition)
-            .is_some_and(|condition| condition.status == ConditionStatus::True)
+    pub fn is_true(&self, type_: ConditionType) -> bool {
+        self.status()
+            .is_some_and(|status| previous_status::is_true(status, type_))
     }
 
     /// Whether the operator has found the spec invalid.
     pub fn is_invalid(&self) -> bool {
         self.status().and_then(MiniClusterStatus::phase) == Some(Phase::Invalid)
-    }
-
-    pub fn condition(&self, type_: &str) -> Option<&Condition> {
-        self.status()?
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == type_)
     }
 
     /// Whether a program runs in the instance, and ends it.
@@ -117,7 +109,8 @@ impl Snapshot {
     /// Whether the instance is up, or has been up before. A new Job or a suspension resets this.
     pub fn has_been_up(&self) -> bool {
         let timeline = self.status().and_then(|status| status.timeline.as_ref());
-        self.is_true("JobMiniClusterReady") || timeline.is_some_and(|timeline| timeline.ready.is_some())
+        self.is_true(ConditionType::JobMiniClusterReady)
+            || timeline.is_some_and(|timeline| timeline.ready.is_some())
     }
 
     /// The MiniCluster's pods, without those of another MiniCluster with the same name.

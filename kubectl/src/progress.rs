@@ -1,7 +1,7 @@
 //! The progress of a start in four stages: pods, view (Flux and its libraries), brokers, quorum. Pure.
 
 use flux_operator_core::labels;
-use flux_operator_core::vocabulary::Reason;
+use flux_operator_core::vocabulary::{ConditionType, Reason};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::{self, Snapshot};
@@ -76,7 +76,7 @@ fn pods(snapshot: &Snapshot) -> Stage {
     if snapshot.has_been_up() || usize::try_from(size).is_ok_and(|size| started >= size) {
         return stage("pods", State::Done, count);
     }
-    if snapshot.is_true("Suspended") {
+    if snapshot.is_true(ConditionType::Suspended) {
         let queued = snapshot
             .status()
             .filter(|status| status.reason.as_deref().and_then(Reason::parse) == Some(Reason::Queued));

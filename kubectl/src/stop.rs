@@ -259,7 +259,7 @@ impl Attempts<'_> {
         lead: Option<&Pod>,
     ) -> Result<Option<Way>, Failure> {
         if may_have_run(snapshot, lead) {
-            if snapshot.is_true(ConditionType::Suspended.name()) {
+            if snapshot.is_true(ConditionType::Suspended) {
                 let why = "it is suspended, so nothing runs";
                 let outcome = "Nothing was deleted, since its program may have run before: ";
                 return Err(not_stopped(self.target, self.name, why, outcome));

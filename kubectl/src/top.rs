@@ -9,7 +9,7 @@ mod table;
 
 use std::time::Duration;
 
-use flux_operator_core::vocabulary::Reason;
+use flux_operator_core::vocabulary::{ConditionType, Reason};
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::usage::Usage;
@@ -109,7 +109,7 @@ fn lead_to_ask(access: &Access, name: &str, cluster: MiniCluster, lead: Option<P
         .and_then(|status| status.phase.as_deref())
         .unwrap_or("not begun");
     // Not the phase alone: while a MiniCluster is being deleted, its phase is Terminating, even after its end.
-    let is_over = snapshot.is_true("JobFinished") || observed::is_finished(status);
+    let is_over = snapshot.is_true(ConditionType::JobFinished) || observed::is_finished(status);
     let why = if is_over {
         format!(
             "{name} has ended ({phase}): no instance runs any more. {} and {} tell how it went",
@@ -118,7 +118,7 @@ fn lead_to_ask(access: &Access, name: &str, cluster: MiniCluster, lead: Option<P
         )
     } else if let Some(lead) = lead {
         return Ok(lead);
-    } else if snapshot.is_true("Suspended")
+    } else if snapshot.is_true(ConditionType::Suspended)
         && status
             .and_then(|status| status.reason.as_deref())
             .and_then(Reason::parse)
@@ -128,7 +128,7 @@ fn lead_to_ask(access: &Access, name: &str, cluster: MiniCluster, lead: Option<P
             .and_then(|status| status.message.as_deref())
             .unwrap_or_default();
         format!("{name} has no pods: it {queue_message}")
-    } else if snapshot.is_true("Suspended") {
+    } else if snapshot.is_true(ConditionType::Suspended) {
         format!(
             "{name} is suspended and has no pods: its Job was suspended, or its spec.suspend is true: \
              `kubectl patch minicluster {name}{} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` resumes it",

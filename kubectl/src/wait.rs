@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use flux_operator_core::vocabulary::ConditionType;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use futures::StreamExt;
 use kube::ResourceExt;
@@ -152,11 +153,11 @@ fn gone(args: &Args) -> Result<u8, Failure> {
 
 /// The exit code if the state is reached, or cannot be reached any more. None: not yet.
 fn code(snapshot: &Snapshot, until: For) -> Option<u8> {
-    let is_finished = snapshot.is_true("JobFinished");
+    let is_finished = snapshot.is_true(ConditionType::JobFinished);
     let ended = || {
         code_of(
             snapshot.status().and_then(|status| status.exit_code),
-            snapshot.is_true("Complete"),
+            snapshot.is_true(ConditionType::Complete),
         )
     };
     match until {
@@ -164,7 +165,7 @@ fn code(snapshot: &Snapshot, until: For) -> Option<u8> {
         For::Deleted => None,
         _ if snapshot.is_invalid() => Some(FAILED),
         For::Finished => is_finished.then(ended),
-        For::Ready if snapshot.is_true("Ready") => Some(0),
+        For::Ready if snapshot.is_true(ConditionType::Ready) => Some(0),
         // A job that has completed keeps the condition Ready, so this one has failed.
         For::Ready => is_finished.then_some(FAILED),
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 
 use flux_operator_client::retry::until_done;
+use flux_operator_core::vocabulary::ConditionType;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use futures::{FutureExt, StreamExt};
@@ -515,9 +516,9 @@ impl<'a> FollowState<'a> {
         let text = |of: fn(&MiniClusterStatus) -> &Option<String>| {
             status.and_then(|status| of(status).clone()).unwrap_or_default()
         };
-        if self.snapshot.is_true("JobFinished") {
+        if self.snapshot.is_true(ConditionType::JobFinished) {
             let exit_code = status.and_then(|status| status.exit_code);
-            let is_complete = self.snapshot.is_true("Complete");
+            let is_complete = self.snapshot.is_true(ConditionType::Complete);
             return Some(RunEnd::Finished {
                 exit_code,
                 is_complete,
@@ -533,7 +534,7 @@ impl<'a> FollowState<'a> {
                 RunEnd::Deleted { by_run }
             });
         }
-        if way == Some(Way::Suspended) && self.snapshot.is_true("Suspended") {
+        if way == Some(Way::Suspended) && self.snapshot.is_true(ConditionType::Suspended) {
             return Some(RunEnd::Interrupted(way));
         }
         self.snapshot
