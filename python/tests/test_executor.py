@@ -29,6 +29,7 @@ from typing import Any
 
 import aiohttp
 import cloudpickle
+import dask
 import pytest
 from aiohttp import web
 from fake_api import FakeApi
@@ -76,6 +77,21 @@ def test_command_gives_code_output_and_id(executor: FluxExecutor) -> None:
     assert result == TaskResult(3, "out\n", "err\n", result.id) and result.id is not None
     with pytest.raises(TaskFailed, match="exit code 3"):
         result.check()
+
+
+def test_dask_submits_all_tasks_that_are_ready(executor: FluxExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask asks an executor how many tasks it takes at once. Without an answer, it takes this machine's CPUs."""
+    count = 20 + (os.cpu_count() or 1)
+    all_run = threading.Barrier(count, timeout=60)
+
+    def number_once_all_run(number: int) -> int:
+        all_run.wait()
+        return number
+
+    with concurrent.futures.ThreadPoolExecutor(count) as threads:
+        monkeypatch.setattr(executor, "submit", threads.submit)
+        numbers = [dask.delayed(number_once_all_run)(number) for number in range(count)]
+        assert dask.compute(*numbers, scheduler=executor) == tuple(range(count))
 
 
 def test_words_reach_the_program_as_they_are(executor: FluxExecutor) -> None:

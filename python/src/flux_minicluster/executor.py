@@ -11,6 +11,7 @@ import json
 import logging
 import operator
 import os
+import sys
 import threading
 import time
 import uuid
@@ -172,6 +173,10 @@ class FluxExecutor(concurrent.futures.Executor):
         start_timeout: Seconds from the first task until the instance is up. Then the tasks fail with `Queued`,
             `Unschedulable` or `NotStarted`, and the MiniCluster is left as it is.
     """
+
+    # No limit: Flux queues the tasks. Dask reads this attribute, and without it submits as many tasks at once as this
+    # machine has CPUs.
+    _max_workers = sys.maxsize
 
     def __init__(
         self,
