@@ -246,9 +246,10 @@ pub(super) struct Nodes(BTreeMap<String, NodeSeen>);
 
 impl Nodes {
     pub(super) fn update(&mut self, name: &str, node: Option<NodeSeen>) {
-        match node {
-            Some(node) => drop(self.0.insert(name.to_owned(), node)),
-            None => drop(self.0.remove(name)),
+        if let Some(node) = node {
+            self.0.insert(name.to_owned(), node);
+        } else {
+            self.0.remove(name);
         }
     }
 
