@@ -30,6 +30,7 @@ mod objects;
 pub mod partial;
 pub mod pod;
 pub mod pod_end;
+pub mod pod_phase;
 pub mod service;
 pub mod storage;
 pub mod workload;

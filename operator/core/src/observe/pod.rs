@@ -20,6 +20,7 @@ use crate::labels;
 use crate::labels::AGENT;
 use crate::observe::image;
 use crate::observe::partial::{NAME_MAX, Partial, cut};
+use crate::observe::pod_phase::PodPhase;
 use crate::previous_status::cut_middle;
 use crate::vocabulary::Reason;
 
@@ -443,8 +444,8 @@ impl PodSeen {
         let index_label = label(labels::COMPLETION_INDEX);
         let empty_status = PodStatus::default();
         let status = status.unwrap_or(&empty_status);
-        let phase = status.phase.as_deref().unwrap_or_default();
-        let ended = matches!(phase, "Succeeded" | "Failed");
+        let phase = PodPhase::of(status);
+        let ended = phase.has_ended();
         let regular = status.container_statuses.as_deref().unwrap_or_default();
         let runner = runner_status(status, spec.runner());
         let state = runner.and_then(|runner| runner.state.as_ref());
@@ -504,7 +505,7 @@ impl PodSeen {
             has_joined: joined,
             is_ready: joined && is_ready && !deleting,
             has_ended: ended,
-            has_succeeded: phase == "Succeeded"
+            has_succeeded: phase == PodPhase::Succeeded
                 || ((ended || kept_by.is_some()) && exit.as_ref().is_some_and(Exit::is_success)),
             ended_before_loss: false,
             end_requested: metadata
@@ -515,7 +516,7 @@ impl PodSeen {
             kept_by: kept_by.map(|container| container.name.as_str().into()),
             is_shut_down: false,
             exit: exit.map(Box::new),
-            trouble: trouble(status, spec, phase, ended, user_init(metadata)).map(Box::new),
+            trouble: trouble(status, spec, phase, user_init(metadata)).map(Box::new),
             creation_failure: if ended { None } else { creation_failure(status) },
         }
     }
@@ -707,13 +708,7 @@ fn user_init(metadata: &ObjectMeta) -> &str {
 
 /// Why the pod failed, or why it does not start. The first of: a disruption, the pod's own reason, a failed init
 /// container; and if it has not ended: the scheduler's reason, a container that cannot start.
-fn trouble(
-    status: &PodStatus,
-    spec: &PodSpecPart,
-    phase: &str,
-    ended: bool,
-    user_init: &str,
-) -> Option<Trouble> {
+fn trouble(status: &PodStatus, spec: &PodSpecPart, phase: PodPhase, user_init: &str) -> Option<Trouble> {
     let new = |reason: &str, message: &str| Trouble {
         reason: reason.to_owned(),
         message: first_line(Some(message)),
@@ -730,7 +725,7 @@ fn trouble(
             ..new(reason, message)
         });
     }
-    if phase == "Failed"
+    if phase == PodPhase::Failed
         && let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty())
     {
         return Some(new(reason, status.message.as_deref().unwrap_or_default()));
@@ -745,7 +740,7 @@ fn trouble(
         // container the cause if a regular container has started: Kubernetes starts that after the init containers.
         if let Some(terminated) =
             terminated.filter(|end| end.exit_code != 0 && !spec.is_sidecar(&container.name))
-            && phase == "Failed"
+            && phase == PodPhase::Failed
             && status
                 .container_statuses
                 .as_deref()
@@ -766,7 +761,7 @@ fn trouble(
             });
         }
     }
-    if ended {
+    if phase.has_ended() {
         return None;
     }
     if let Some((ConditionStatus::False, reason, message)) = condition(status, "PodScheduled")
