@@ -1,6 +1,6 @@
 //! MiniClusters on a cluster with nodes, where pods really run: the one that KUBECONFIG names, with the
-//! operator installed (`.ci/e2e` does that, from the printed manifests). E2E_APP_IMAGE names an image with a
-//! shell, E2E_FLUX_IMAGE one with Flux as well.
+//! operator installed (`.ci/e2e` does that). E2E_APP_IMAGE names an image with a shell, E2E_FLUX_IMAGE one with
+//! Flux as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod examples;

@@ -21,6 +21,30 @@ pub struct Counter {
     folder: String,
 }
 
+/// What a program runs after it has recorded its start.
+#[derive(Clone, Copy)]
+pub struct Runs<'a> {
+    /// In the first run of all its tasks. It must end the shell by `exit` or `exec`: otherwise `later` runs after it.
+    pub first: &'a str,
+    /// In any other run.
+    pub later: &'a str,
+}
+
+impl<'a> Runs<'a> {
+    fn always(command: &'a str) -> Runs<'a> {
+        Runs {
+            first: command,
+            later: command,
+        }
+    }
+}
+
+/// A job that has to be interrupted.
+pub const SLEEPS_THEN_SUCCEEDS: Runs = Runs {
+    first: "exec sleep 3600",
+    later: "exit 0",
+};
+
 impl Counter {
     pub async fn new(fixture: &Arc<Fixture>) -> Counter {
         let nodes = test_support::node::list(&Api::<Node>::all(fixture.client.clone()), "").await;
@@ -74,9 +98,9 @@ impl Counter {
             .await;
     }
 
-    /// A MiniCluster whose program records its start, and then runs `first` in the first run of all its tasks
-    /// and `later` in any other run. `first` must end the shell by `exit` or `exec`: otherwise `later` runs after it.
-    pub async fn create(&self, name: &str, size: u32, spec: Value, (first, later): (&str, &str)) {
+    /// A MiniCluster whose program records its start.
+    pub async fn create(&self, name: &str, size: u32, spec: Value, runs: Runs<'_>) {
+        let Runs { first, later } = runs;
         let tasks = spec["tasks"].as_u64().unwrap_or(1);
         let file = format!("/starts/{name}");
         let command = format!(
@@ -162,7 +186,7 @@ fn program_with_an_agents_exit_code_runs_once_and_keeps_it() {
             let end = format!("exit {code}");
             let spec = json!({ "backoffLimit": 2, "maxRestarts": 2 });
             counter
-                .create(&format!("code-{code}"), 2, spec, (&end, &end))
+                .create(&format!("code-{code}"), 2, spec, Runs::always(&end))
                 .await;
         }
         for code in codes {
@@ -180,7 +204,6 @@ fn program_with_an_agents_exit_code_runs_once_and_keeps_it() {
 fn lost_lead_restarts_within_backoff_limit() {
     test("lost-lead", async |fixture| {
         let counter = Counter::new(&fixture).await;
-        let program = ("exec sleep 3600", "exit 0");
         let all = [
             ("evicted", 3, json!({})),
             ("deleted", 3, json!({})),
@@ -194,7 +217,9 @@ fn lost_lead_restarts_within_backoff_limit() {
             ),
         ];
         for (name, size, spec) in &all {
-            counter.create(name, *size, spec.clone(), program).await;
+            counter
+                .create(name, *size, spec.clone(), SLEEPS_THEN_SUCCEEDS)
+                .await;
         }
         for (name, ..) in &all {
             counter.started(name, 1).await;
@@ -240,13 +265,12 @@ fn lost_follower_restarts_the_job_only_within_max_restarts() {
     test("lost-pod", async |fixture| {
         let counter = Counter::new(&fixture).await;
         // There are two tasks for two pods, so one runs on the follower.
-        let program = ("exec sleep 3600", "exit 0");
         let both = [
             ("may", json!({ "maxRestarts": 1, "tasks": 2 })),
             ("may-not", json!({ "tasks": 2 })),
         ];
         for (name, spec) in &both {
-            counter.create(name, 2, spec.clone(), program).await;
+            counter.create(name, 2, spec.clone(), SLEEPS_THEN_SUCCEEDS).await;
         }
         for (name, _) in &both {
             counter.started(name, 2).await;
@@ -281,7 +305,7 @@ fn program_runs_once_when_pod_is_lost_before_or_after_it() {
             let end = format!("exit {code}");
             let spec =
                 json!({ "backoffLimit": 2, "maxRestarts": 2, "commands": { snippet: Counter::hold(name) } });
-            counter.create(name, 2, spec, (&end, &end)).await;
+            counter.create(name, 2, spec, Runs::always(&end)).await;
         }
         for (name, _, index, ..) in all {
             counter.evict_while_held(name, index).await;
@@ -299,15 +323,23 @@ fn on_failure_retries_the_whole_instance() {
         let counter = Counter::new(&fixture).await;
         let pod = json!({ "restartPolicy": "OnFailure" });
         for (name, size) in [("one", 1), ("three", 3)] {
+            let succeeds_later = Runs {
+                first: "exit 3",
+                later: "exit 0",
+            };
             counter
-                .create(name, size, json!({ "pod": pod }), ("exit 3", "exit 0"))
+                .create(name, size, json!({ "pod": pod }), succeeds_later)
                 .await;
+            let fails_again = Runs {
+                first: "exit 3",
+                later: "exit 4",
+            };
             counter
                 .create(
                     &format!("{name}-fails"),
                     size,
                     json!({ "pod": pod, "backoffLimit": 1 }),
-                    ("exit 3", "exit 4"),
+                    fails_again,
                 )
                 .await;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::restarts::Counter;
+use crate::restarts::{Counter, Runs, SLEEPS_THEN_SUCCEEDS};
 use test_support::node::{app_image, test};
 
 /// How long the kubelet is silent: longer than Kubernetes waits (50 s since 1.32, 40 s before), and shorter
@@ -19,14 +19,12 @@ fn silent_node_is_named_and_nothing_runs_twice() {
     test("silent-node", async |fixture| {
         let counter = Counter::new(&fixture).await;
         counter
-            .create(
-                "stays",
-                2,
-                json!({ "maxRestarts": 2 }),
-                ("exec sleep 3600", "exit 0"),
-            )
+            .create("stays", 2, json!({ "maxRestarts": 2 }), SLEEPS_THEN_SUCCEEDS)
             .await;
-        let ends = ("sleep 30; exit 5", "exit 0");
+        let ends = Runs {
+            first: "sleep 30; exit 5",
+            later: "exit 0",
+        };
         counter
             .create(
                 "ends-meanwhile",
