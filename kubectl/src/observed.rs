@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::failure::FAILED;
 use flux_operator_core::observe::pod::is_runner;
-use flux_operator_core::vocabulary::ConditionType;
+use flux_operator_core::vocabulary::{ConditionType, Reason};
 use flux_operator_core::{labels, previous_status};
 use flux_shared::crd::v1alpha2::{Container, MiniCluster, MiniClusterSpec, MiniClusterStatus};
 use flux_shared::exit::Category;
@@ -87,6 +87,11 @@ impl Snapshot {
             .filter(is_set);
         let is_unchanged = !has_maximum && first_size.is_none_or(|first| first == spec.size);
         spec.min_size.filter(is_set).or(is_unchanged.then_some(spec.size))
+    }
+
+    /// The status' reason. None: there is none, or it is not in this set.
+    pub fn reason(&self) -> Option<Reason> {
+        Reason::parse(self.status()?.reason.as_deref()?)
     }
 
     pub fn is_true(&self, type_: ConditionType) -> bool {

@@ -26,12 +26,12 @@ pub struct Stage {
 }
 
 /// Values of `status.reason` in an ordinary start, which mean no trouble with the pods.
-const NO_TROUBLE: &[&str] = &[
-    "BrokersNotReady",
-    "PodsStarting",
-    "JobCreated",
-    "NotRequested",
-    "LeadNotRunning",
+const NO_TROUBLE: &[Reason] = &[
+    Reason::BrokersNotReady,
+    Reason::PodsStarting,
+    Reason::JobCreated,
+    Reason::NotRequested,
+    Reason::LeadNotRunning,
 ];
 
 /// The four stages of a start.
@@ -55,10 +55,11 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
 /// The operator's reason and message, unless the reason is that of an ordinary start.
 pub fn trouble(snapshot: &Snapshot) -> Option<String> {
     let status = snapshot.status()?;
-    let reason = status
-        .reason
-        .as_deref()
-        .filter(|reason| !reason.is_empty() && !NO_TROUBLE.contains(reason))?;
+    // A reason from Kubernetes or the agent may be in no set.
+    let is_trouble = |reason: &&str| {
+        !reason.is_empty() && Reason::parse(reason).is_none_or(|reason| !NO_TROUBLE.contains(&reason))
+    };
+    let reason = status.reason.as_deref().filter(is_trouble)?;
     Some(format!(
         "{reason}: {}",
         status.message.as_deref().unwrap_or("no details")
@@ -77,16 +78,11 @@ fn pods(snapshot: &Snapshot) -> Stage {
         return stage("pods", State::Done, count);
     }
     if snapshot.is_true(ConditionType::Suspended) {
-        let queued = snapshot
-            .status()
-            .filter(|status| status.reason.as_deref().and_then(Reason::parse) == Some(Reason::Queued));
-        let queue_message = queued.and_then(|status| status.message.clone());
-        let default_message = || "suspended: spec.suspend is true, or its Job was suspended".to_owned();
-        return stage(
-            "pods",
-            State::Stuck,
-            queue_message.unwrap_or_else(default_message),
-        );
+        let text = match snapshot.status().and_then(|status| status.message.clone()) {
+            Some(message) if snapshot.reason() == Some(Reason::Queued) => message,
+            _ => "suspended: spec.suspend is true, or its Job was suspended".to_owned(),
+        };
+        return stage("pods", State::Stuck, text);
     }
     match trouble(snapshot) {
         Some(trouble) => stage("pods", State::Stuck, format!("{count}; {trouble}")),
@@ -134,9 +130,7 @@ fn brokers(snapshot: &Snapshot) -> Stage {
         .status()
         .and_then(|status| status.message.as_deref())
         .unwrap_or_default();
-    let is_explained = snapshot.status().and_then(|status| status.reason.as_deref())
-        == Some("BrokersNotReady")
-        && !message.is_empty();
+    let is_explained = snapshot.reason() == Some(Reason::BrokersNotReady) && !message.is_empty();
     if are_all_ready || snapshot.has_been_up() {
         stage("brokers", State::Done, format!("{ready} of {size} ready"))
     } else if snapshot.started_lead().is_none() {

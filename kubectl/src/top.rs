@@ -118,12 +118,7 @@ fn lead_to_ask(access: &Access, name: &str, cluster: MiniCluster, lead: Option<P
         )
     } else if let Some(lead) = lead {
         return Ok(lead);
-    } else if snapshot.is_true(ConditionType::Suspended)
-        && status
-            .and_then(|status| status.reason.as_deref())
-            .and_then(Reason::parse)
-            == Some(Reason::Queued)
-    {
+    } else if snapshot.is_true(ConditionType::Suspended) && snapshot.reason() == Some(Reason::Queued) {
         let queue_message = status
             .and_then(|status| status.message.as_deref())
             .unwrap_or_default();
