@@ -53,10 +53,10 @@ pub type Requests = Arc<Mutex<Vec<String>>>;
 /// A fake API server that answers each request (`GET /path?query`) with the result of `answer`.
 pub fn answering(mut answer: impl FnMut(&str) -> Answer + Send + 'static) -> (Target, Requests) {
     let requests: Requests = Arc::default();
-    let seen = requests.clone();
+    let received = requests.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let request = format!("{} {}", request.method(), request.uri());
-        seen.lock().unwrap().push(request.clone());
+        received.lock().unwrap().push(request.clone());
         let (code, log) = match answer(&request) {
             Answer::Json(code, value) => (code, Err(Bytes::from(value.to_string()))),
             Answer::Log(log) => (200, Ok(log)),

@@ -627,14 +627,14 @@ async fn follow_says_once_that_a_running_log_is_unreadable() {
         failed(500)
     });
     let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
-    let told = std::cell::RefCell::new(Vec::new());
-    let say = |text: &str| told.borrow_mut().push(text.to_owned());
+    let messages = std::cell::RefCell::new(Vec::new());
+    let say = |text: &str| messages.borrow_mut().push(text.to_owned());
     follow(&pods, &pod, &start, &mut resume, screen::put_beside, say)
         .await
         .unwrap();
-    let told = told.into_inner();
+    let messages = messages.into_inner();
     assert_eq!(
-        told,
+        messages,
         ["failed to read the log of mc-0-x, container flux: refused; retrying"]
     );
 }

@@ -36,12 +36,12 @@ impl Silent {
         });
         std::fs::write(&kubeconfig, text.to_string()).unwrap();
         let requests: Arc<Mutex<Vec<Method>>> = Arc::default();
-        let (seen, answered) = (requests.clone(), answered.to_vec());
+        let (received, answered) = (requests.clone(), answered.to_vec());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (seen, answered) = (seen.clone(), answered.clone());
+                let (received, answered) = (received.clone(), answered.clone());
                 let service = hyper::service::service_fn(move |request| {
-                    answer(request, answered.clone(), seen.clone())
+                    answer(request, answered.clone(), received.clone())
                 });
                 let connection = hyper::server::conn::http1::Builder::new();
                 tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
@@ -77,11 +77,11 @@ impl Silent {
 async fn answer(
     request: Request<Incoming>,
     answered: Vec<Method>,
-    seen: Arc<Mutex<Vec<Method>>>,
+    received: Arc<Mutex<Vec<Method>>>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let method = request.method().clone();
     let body = request.into_body().collect().await?.to_bytes();
-    seen.lock().unwrap().push(method.clone());
+    received.lock().unwrap().push(method.clone());
     if !answered.contains(&method) {
         std::future::pending::<()>().await;
     }

@@ -267,9 +267,9 @@ fn run_without_a_program_tells_how_to_use_the_instance() {
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
-        let seen = read_until(&mut lines, "Ctrl-C ends it").await;
-        assert!(seen.contains("`kubectl minicluster connect mc -n "), "{seen}");
-        assert!(!seen.contains("the job starts"), "{seen}");
+        let output = read_until(&mut lines, "Ctrl-C ends it").await;
+        assert!(output.contains("`kubectl minicluster connect mc -n "), "{output}");
+        assert!(!output.contains("the job starts"), "{output}");
         run.kill().await.unwrap();
         operator.stop().await;
     });

@@ -56,17 +56,17 @@ fn resize(pid: u32, rows: &str, columns: &str) {
     assert!(stty.unwrap().success());
 }
 
-async fn read_until(from: &mut (impl AsyncReadExt + Unpin), seen: &mut String, words: &str) {
+async fn read_until(from: &mut (impl AsyncReadExt + Unpin), shown: &mut String, words: &str) {
     let mut buffer = [0; 4096];
     let read = async {
-        while !seen.contains(words) {
+        while !shown.contains(words) {
             let count = from.read(&mut buffer).await.unwrap();
-            assert!(count > 0, "it ended without `{words}`: {seen}");
-            seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+            assert!(count > 0, "it ended without `{words}`: {shown}");
+            shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
         }
     };
     let in_time = tokio::time::timeout(Duration::from_secs(60), read).await;
-    assert!(in_time.is_ok(), "no `{words}` in {seen:?}");
+    assert!(in_time.is_ok(), "no `{words}` in {shown:?}");
 }
 
 const ENTER: &str = "\x1b[?1049h";
@@ -83,21 +83,21 @@ enum Ending {
 }
 
 /// `top` refreshes, reports an error that passes, and prints no line that is longer than the terminal's.
-async fn assert_refreshes_and_fits(script: &Child, out: &mut ChildStdout, seen: &mut String) {
-    assert!(seen.contains("0 running, 3 waiting"), "{seen}");
-    read_until(out, seen, "1 running, 3 waiting").await;
-    read_until(out, seen, "! no usage available of mc: not up: a hiccup").await;
-    seen.clear();
-    read_until(out, seen, "every 1 s; q ends").await;
+async fn assert_refreshes_and_fits(script: &Child, out: &mut ChildStdout, shown: &mut String) {
+    assert!(shown.contains("0 running, 3 waiting"), "{shown}");
+    read_until(out, shown, "1 running, 3 waiting").await;
+    read_until(out, shown, "! no usage available of mc: not up: a hiccup").await;
+    shown.clear();
+    read_until(out, shown, "every 1 s; q ends").await;
     resize(plugin_of(script, "top").await, "9", "20");
     // The first line, cut at 20 columns.
-    read_until(out, seen, "mc: state run for 61\x1b[0m").await;
+    read_until(out, shown, "mc: state run for 61\x1b[0m").await;
 }
 
 async fn ends_as_it_began(
     mut script: Child,
     mut out: ChildStdout,
-    mut seen: String,
+    mut shown: String,
     before: &str,
     ending: Ending,
 ) {
@@ -115,18 +115,18 @@ async fn ends_as_it_began(
         }
         Ending::Key(key) => input.write_all(key).await.unwrap(),
     }
-    read_until(&mut out, &mut seen, " over").await;
-    let after = seen
+    read_until(&mut out, &mut shown, " over").await;
+    let after = shown
         .split(LEAVE)
         .nth(1)
-        .unwrap_or_else(|| panic!("`top` did not leave the other screen: {seen:?}"));
+        .unwrap_or_else(|| panic!("`top` did not leave the other screen: {shown:?}"));
     assert!(
         after.contains("code 0\r\n") && after.contains(&format!("after {before} over")),
         "{before}: {after}"
     );
     assert!(
-        seen.contains("\x1b[?25h"),
-        "the cursor is not shown again: {seen:?}"
+        shown.contains("\x1b[?25h"),
+        "the cursor is not shown again: {shown:?}"
     );
     drop(input);
     assert_eq!(PluginOutput::when_over(script).await.code, 0);
@@ -160,9 +160,9 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             let is_first = front.started().is_empty();
             let mut script = person.on_terminal("rows 12 cols 60", TOP).spawn().unwrap();
             let mut out = script.stdout.take().unwrap();
-            let mut seen = String::new();
-            read_until(&mut out, &mut seen, "every 1 s; q ends").await;
-            let before = seen
+            let mut shown = String::new();
+            read_until(&mut out, &mut shown, "every 1 s; q ends").await;
+            let before = shown
                 .split("before ")
                 .nth(1)
                 .unwrap()
@@ -171,9 +171,9 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
                 .unwrap()
                 .to_owned();
             if is_first {
-                assert_refreshes_and_fits(&script, &mut out, &mut seen).await;
+                assert_refreshes_and_fits(&script, &mut out, &mut shown).await;
             }
-            ends_as_it_began(script, out, seen, &before, ending).await;
+            ends_as_it_began(script, out, shown, &before, ending).await;
         }
         // With `--once` it does not switch to the other screen.
         let mut once = person.on_terminal("rows 12 cols 60", "$plugin top mc --once");
@@ -213,16 +213,16 @@ fn top_ends_when_the_job_does() {
             .unwrap();
         let _input = script.stdin.take().unwrap();
         let mut out = script.stdout.take().unwrap();
-        let mut seen = String::new();
-        read_until(&mut out, &mut seen, "every 1 s").await;
+        let mut shown = String::new();
+        read_until(&mut out, &mut shown, "every 1 s").await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        read_until(&mut out, &mut seen, "code 0").await;
+        read_until(&mut out, &mut shown, "code 0").await;
         assert!(
-            seen.split(LEAVE)
+            shown.split(LEAVE)
                 .nth(1)
                 .unwrap()
                 .contains("mc has ended (Completed)"),
-            "{seen:?}"
+            "{shown:?}"
         );
         operator.stop().await;
     });
@@ -259,15 +259,15 @@ fn resize_of_the_terminal_reaches_the_program_in_the_pod() {
             .unwrap();
         let mut input = script.stdin.take().unwrap();
         let mut out = script.stdout.take().unwrap();
-        let mut seen = String::new();
-        read_until(&mut out, &mut seen, r#"size {"Width":77,"Height":33}"#).await;
+        let mut shown = String::new();
+        read_until(&mut out, &mut shown, r#"size {"Width":77,"Height":33}"#).await;
         resize(plugin_of(&script, "connect").await, "40", "100");
-        read_until(&mut out, &mut seen, r#"size {"Width":100,"Height":40}"#).await;
+        read_until(&mut out, &mut shown, r#"size {"Width":100,"Height":40}"#).await;
         // Keys reach the program in the pod.
         input.write_all(b"\x03").await.unwrap();
-        read_until(&mut out, &mut seen, "got Ctrl-C").await;
+        read_until(&mut out, &mut shown, "got Ctrl-C").await;
         input.write_all(b"\x04").await.unwrap();
-        read_until(&mut out, &mut seen, "code 9").await;
+        read_until(&mut out, &mut shown, "code 9").await;
         operator.stop().await;
     });
 }
@@ -290,15 +290,15 @@ fn connect_leaves_the_terminal_as_it_was_after_a_signal() {
             let mut script = person.on_terminal("rows 33 cols 77", line).spawn().unwrap();
             let _input = script.stdin.take().unwrap();
             let mut out = script.stdout.take().unwrap();
-            let mut seen = String::new();
-            read_until(&mut out, &mut seen, "ready").await;
+            let mut shown = String::new();
+            read_until(&mut out, &mut shown, "ready").await;
             let pid = plugin_of(&script, "connect").await.to_string();
             let kill = std::process::Command::new("kill").args([signal, &pid]).status();
             assert!(kill.unwrap().success());
-            read_until(&mut out, &mut seen, code).await;
-            let before = seen.split("before ").nth(1).unwrap().split(" over").next();
+            read_until(&mut out, &mut shown, code).await;
+            let before = shown.split("before ").nth(1).unwrap().split(" over").next();
             let after = format!("after {} over", before.unwrap());
-            read_until(&mut out, &mut seen, &after).await;
+            read_until(&mut out, &mut shown, &after).await;
         }
         operator.stop().await;
     });
@@ -317,30 +317,30 @@ fn start_progress_is_animated_on_terminal_and_plain_in_pipe() {
             let _input = script.stdin.take().unwrap();
             let pods = fixture.pods(name, 1).await;
             let mut out = script.stdout.take().unwrap();
-            let mut seen = String::new();
-            read_until(&mut out, &mut seen, "pods").await;
+            let mut shown = String::new();
+            read_until(&mut out, &mut shown, "pods").await;
             // Some turns of the spinner.
             tokio::time::sleep(Duration::from_millis(500)).await;
             fixture.run_pod(&pods[&0]).await;
             fixture.when_condition(name, "Ready", "True").await;
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-            in_time("its output ends", out.read_to_string(&mut seen))
+            in_time("its output ends", out.read_to_string(&mut shown))
                 .await
                 .unwrap();
             match name {
                 "tty" => {
-                    assert!(seen.contains("\x1b[") && seen.contains('\r'), "{seen:?}");
+                    assert!(shown.contains("\x1b[") && shown.contains('\r'), "{shown:?}");
                     assert!(
-                        seen.chars()
+                        shown.chars()
                             .any(|character| ('\u{2800}'..='\u{28ff}').contains(&character)),
-                        "no spinner: {seen:?}"
+                        "no spinner: {shown:?}"
                     );
-                    assert!(!seen.contains("pods: "), "no plain lines: {seen:?}");
+                    assert!(!shown.contains("pods: "), "no plain lines: {shown:?}");
                 }
                 _ => {
                     assert!(
-                        !seen.contains('\x1b') && seen.contains("\r\nquorum: 1 broker: the job starts\r\n"),
-                        "{seen:?}"
+                        !shown.contains('\x1b') && shown.contains("\r\nquorum: 1 broker: the job starts\r\n"),
+                        "{shown:?}"
                     );
                 }
             }
@@ -361,16 +361,16 @@ fn ctrl_c_leaves_no_progress_line_on_the_terminal() {
         let mut input = script.stdin.take().unwrap();
         fixture.pods("mc", 1).await;
         let mut out = script.stdout.take().unwrap();
-        let mut seen = String::new();
-        read_until(&mut out, &mut seen, "quorum").await;
+        let mut shown = String::new();
+        read_until(&mut out, &mut shown, "quorum").await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         input.write_all(b"\x03").await.unwrap();
-        read_until(&mut out, &mut seen, "shutting down mc").await;
-        let (before, after) = seen.split_once("^C").unwrap();
-        assert!(before.ends_with('\n'), "{seen:?}");
+        read_until(&mut out, &mut shown, "shutting down mc").await;
+        let (before, after) = shown.split_once("^C").unwrap();
+        assert!(before.ends_with('\n'), "{shown:?}");
         // Moves up over the four lines of the progress, and clears them.
-        assert!(after.starts_with("\x1b[4A\r\x1b[J"), "{seen:?}");
-        in_time("its output ends", out.read_to_string(&mut seen))
+        assert!(after.starts_with("\x1b[4A\r\x1b[J"), "{shown:?}");
+        in_time("its output ends", out.read_to_string(&mut shown))
             .await
             .unwrap();
         operator.stop().await;
