@@ -34,6 +34,7 @@ use crate::reconcile::apply::Writer;
 use crate::reconcile::context::Context;
 use crate::reconcile::context::pauses::LastOutcome;
 use crate::reconcile::error::ReconcileError;
+use crate::reconcile::job_first::MayCreateJob;
 use crate::reconcile::lookups::reader::Reader;
 use crate::reconcile::{has_priority, reconcile, report_overload, report_panic};
 
@@ -45,7 +46,7 @@ mod slots;
 use background::{end_deleted, label_leads, sweep};
 use health::OperatorHealth;
 use own_task::in_own_task;
-use slots::Slots;
+use slots::{ReconcileSlot, Slots};
 
 /// How long changes of the same MiniCluster are collected before it is reconciled.
 const BURST: Duration = Duration::from_millis(100);
@@ -391,8 +392,12 @@ async fn in_turn(
     };
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
     let uid = kube::Resource::meta(&*cluster).uid.clone().unwrap_or_default();
-    // A slow reconcile gives up its priority together with its slot. It keeps its room: it still uses the memory.
-    let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, priority))
+    // A slow reconcile gives up its turn. It keeps its room: it still uses the memory.
+    let turn = Turn {
+        _slot: slot,
+        _priority: priority,
+    };
+    let result = reconcile_in_turn(cluster, context.clone(), &slots, turn)
         .instrument(span)
         .boxed()
         .await;
@@ -409,13 +414,19 @@ async fn in_turn(
     result
 }
 
+/// What a reconcile holds that others wait for, until this is dropped.
+struct Turn<'a> {
+    _slot: ReconcileSlot<'a>,
+    _priority: Option<MayCreateJob<'a>>,
+}
+
 /// Reconciles, and reports a panic in the MiniCluster's status. A reconcile that takes longer than
-/// `SLOT_TIME` drops `slot_and_priority` and continues, or is given up if too many others are slow.
-async fn reconcile_in_slot(
+/// `SLOT_TIME` gives up its turn and continues, or is given up itself if too many others are slow.
+async fn reconcile_in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
     slots: &Slots,
-    slot_and_priority: impl Sized,
+    turn: Turn<'_>,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
     let mut work = panics::catch(reconcile_with_spec(cluster.clone(), context.clone())).boxed();
@@ -431,7 +442,7 @@ async fn reconcile_in_slot(
                 report_overload(&cluster, &context).await;
                 return Err(ReconcileError::TooManySlow);
             };
-            drop(slot_and_priority);
+            drop(turn);
             work.await
         }
     };
