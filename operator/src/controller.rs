@@ -207,7 +207,7 @@ async fn control(
     };
     let on_reported = {
         let context = context.clone();
-        move |uid: &str, version: u64| context.statuses.note_reported(uid, version)
+        move |uid: &str, version: u64| context.miniclusters.note_reported(uid, version)
     };
     let (store, clusters) = watch::clusters(
         &client,
@@ -217,7 +217,7 @@ async fn control(
         on_gone,
         outlets.clone(),
     );
-    context.statuses.set_store(store.clone());
+    context.miniclusters.set_store(store.clone());
     let jobs = watch::jobs(client.clone(), namespace.clone(), index.clone(), outlets.clone());
     let pods = watch::pods(
         client.clone(),
@@ -326,8 +326,6 @@ async fn reconciles(
             Err(controller::Error::ObjectNotFound(gone)) => {
                 let key = Key::new(gone.namespace.unwrap_or_default(), gone.name);
                 log_context.queue.remove(&key);
-                // A reconcile that failed after the watch had reported the deletion may have counted a failure.
-                log_context.pauses.clear(&key);
             }
             // That a namespace is being deleted is no failure of the operator.
             Err(controller::Error::ReconcilerFailed(error, object))
@@ -350,6 +348,11 @@ async fn reconciles(
     }
 }
 
+fn key_and_uid(cluster: &Cluster) -> (Key, String) {
+    let metadata = kube::Resource::meta(cluster);
+    (Key::of(metadata), metadata.uid.clone().unwrap_or_default())
+}
+
 /// Waits for the MiniCluster's turn, and reconciles it. MiniClusters without a Job go first, and only a few
 /// large specs are reconciled at the same time. Thousands of MiniClusters may wait here, so the large future
 /// of a reconcile is created only after the wait.
@@ -359,13 +362,13 @@ async fn in_turn(
     slots: Arc<Slots>,
     id: u64,
 ) -> Result<Action, ReconcileError> {
-    let key = Key::of(kube::Resource::meta(&*cluster));
+    let (key, uid) = key_and_uid(&cluster);
     // A retry does not come through `dispatch`, which notes the other MiniClusters.
     note_waiting(&context, &key);
     let large_size = cluster::left_out(&cluster);
     // A MiniCluster that failed has already waited for its pause. It gets no priority, and waits for no other Jobs. The
     // same holds for a large spec: if it had priority, small ones would wait until it has room.
-    let last_outcome = context.pauses.last_outcome(&key);
+    let last_outcome = context.miniclusters.last_outcome(&uid);
     let is_subject_to_priority = large_size.is_none() && last_outcome == LastOutcome::NotFailed;
     let priority =
         (is_subject_to_priority && has_priority(&cluster, &context)).then(|| context.job_first.begin());
@@ -387,11 +390,10 @@ async fn in_turn(
     context.metrics.dequeued_after(in_progress.waited);
     // The MiniCluster may have been edited or deleted while it waited. The pods of a deleted one would run without
     // an owner.
-    let Some(cluster) = context.statuses.current(cluster) else {
+    let Some(cluster) = context.miniclusters.current(cluster) else {
         return Ok(Action::await_change());
     };
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
-    let uid = kube::Resource::meta(&*cluster).uid.clone().unwrap_or_default();
     // A slow reconcile gives up its turn. It keeps its room: it still uses the memory.
     let turn = Turn {
         _slot: slot,
@@ -408,7 +410,7 @@ async fn in_turn(
     drop((room, in_progress));
     context.metrics.reconciled(outcome, begin.elapsed());
     // The reconcile may have noted something about the MiniCluster after the watch reported its deletion.
-    if context.statuses.is_gone(&key, &uid) {
+    if context.miniclusters.is_gone(&key, &uid) {
         context.forget(&key, &uid);
     }
     result
@@ -428,15 +430,15 @@ async fn reconcile_in_turn(
     slots: &Slots,
     turn: Turn<'_>,
 ) -> Result<Action, ReconcileError> {
-    let key = Key::of(kube::Resource::meta(&*cluster));
+    let (_, uid) = key_and_uid(&cluster);
     let mut work = panics::catch(reconcile_with_spec(cluster.clone(), context.clone())).boxed();
     let result = match tokio::time::timeout(SLOT_TIME, &mut work).await {
         Ok(result) => {
-            context.pauses.note_slowness(&key, false);
+            context.miniclusters.note_slowness(&uid, false);
             result
         }
         Err(_) => {
-            context.pauses.note_slowness(&key, true);
+            context.miniclusters.note_slowness(&uid, true);
             let Some(_slow) = slots.take_slow() else {
                 drop(work);
                 report_overload(&cluster, &context).await;
@@ -485,9 +487,16 @@ async fn reconcile_with_spec(cluster: Arc<Cluster>, context: Arc<Context>) -> Re
 
 /// Counts a failure, and returns the pause before the retry. Other MiniClusters do not wait for it.
 fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
+    let (key, uid) = key_and_uid(&cluster);
+    let Some(pause) = context
+        .miniclusters
+        .after_failure(&key, &uid, error, Instant::now())
+    else {
+        // The MiniCluster was deleted meanwhile.
+        return Action::await_change();
+    };
     context.metrics.retried();
-    let key = Key::of(kube::Resource::meta(&*cluster));
-    Action::requeue(context.pauses.after_failure(&key, error, Instant::now()))
+    Action::requeue(pause)
 }
 
 /// Queues the MiniClusters that the watches report as changed. Waits for all first lists: before they are

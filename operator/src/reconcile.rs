@@ -68,7 +68,7 @@ pub fn has_priority(object: &Cluster, context: &Context) -> bool {
 /// Reconciles one MiniCluster.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let begin = Instant::now();
-    let target = context.statuses.latest(Target::of(&object));
+    let target = context.miniclusters.latest(Target::of(&object));
     let job = context.index.job_of(&target.key, &target.uid);
     let target = target.with_queueing_of(job.as_ref());
     let checked = target.validate(&context.options);
@@ -111,7 +111,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         }
     };
     match &done {
-        Ok(Done::JobChanged) => context.statuses.note_job_changed(&target.uid, Instant::now()),
+        Ok(Done::JobChanged) => context.miniclusters.note_job_changed(&target.uid, Instant::now()),
         Ok(Done::Restarted | Done::OutOfDate) => {}
         Ok(Done::All | Done::OutOfTime | Done::WaitsUntilDeadline(_)) => {
             return report(&object, &checked, &decision, done, &context, begin).await;
@@ -125,7 +125,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     // The next reconcile continues with the changed or newly read state.
     Ok(Action::requeue(
-        context.pauses.after_change(&target.key, Instant::now()),
+        context.miniclusters.after_change(&target.uid, Instant::now()),
     ))
 }
 
@@ -141,7 +141,7 @@ async fn report(
     begin: Instant,
 ) -> Result<Action, ReconcileError> {
     // The status may have been written since the reconcile began.
-    let target = context.statuses.latest(Target::of(object));
+    let target = context.miniclusters.latest(Target::of(object));
     let job = context.index.job_of(&target.key, &target.uid);
     let target = target.with_queueing_of(job.as_ref());
     let known_status = with_losses(&target, context);
@@ -206,13 +206,13 @@ async fn report(
     }
     let until_deleted = until_deleted?;
     services_ended?;
-    context.pauses.clear(&target.key);
+    context.miniclusters.clear_failures(&target.uid);
     // The operator's own status wakes no reconcile. If the end makes another decision necessary, ask for one here.
     let has_just_ended = status::is_finished(&after) && !status::is_finished(&target.status);
     let observed = context.index.observed(&target.key);
     if has_just_ended && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
         return Ok(Action::requeue(
-            context.pauses.after_change(&target.key, Instant::now()),
+            context.miniclusters.after_change(&target.uid, Instant::now()),
         ));
     }
     // One second more, since `restart` counts whole seconds.
@@ -249,8 +249,8 @@ fn is_shown(error: &ReconcileError, target: &Target, context: &Context, begin: I
     error.obstacle().is_some()
         || is_already_shown()
         || context
-            .pauses
-            .is_lasting(&target.key, error, begin, Instant::now())
+            .miniclusters
+            .is_lasting(&target.uid, error, begin, Instant::now())
 }
 
 /// Shows in the status that reconciles are given up, if that lasts. Does nothing if the cache lacks the spec:
@@ -260,12 +260,12 @@ pub async fn report_overload(object: &Cluster, context: &Context) {
         return;
     }
     let (target, error, now) = (
-        context.statuses.latest(Target::of(object)),
+        context.miniclusters.latest(Target::of(object)),
         ReconcileError::TooManySlow,
         Instant::now(),
     );
     // When the reconcile began is not known here: `now` stands for it.
-    if !context.pauses.is_lasting(&target.key, &error, now, now) {
+    if !context.miniclusters.is_lasting(&target.uid, &error, now, now) {
         return;
     }
     let (known_status, checked) = (with_losses(&target, context), target.validate(&context.options));
@@ -465,7 +465,7 @@ async fn write_status(
     let is_first_status = expects_pods && target.status.observed_generation.is_none();
     let allowed_delay =
         context
-            .statuses
+            .miniclusters
             .wait_to_write(&target.uid, expects_pods, is_first_status, Instant::now());
     let wanted = context
         .index
@@ -475,7 +475,9 @@ async fn write_status(
     let delay = if may_wait { allowed_delay } else { None };
     if delay.is_none() {
         if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
-            context.statuses.remember(target, version, after, Instant::now());
+            context
+                .miniclusters
+                .remember_status(target, version, after, Instant::now());
             record_time_to_ready(object, &target.status, after, context);
             trace_end(object, target, after, context);
         }
@@ -596,7 +598,9 @@ async fn write_counted_restart(
     let Some(version) = written else {
         return Ok(false);
     };
-    context.statuses.remember(target, version, after, Instant::now());
+    context
+        .miniclusters
+        .remember_status(target, version, after, Instant::now());
     Ok(true)
 }
 
@@ -638,7 +642,7 @@ fn expects_pods(target: &Target, after: &MiniClusterStatus, context: &Context) -
 /// Reports a panic in the status, with its source line. The new status does not depend on the spec,
 /// which may be the cause.
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
-    let target = context.statuses.latest(Target::of(object));
+    let target = context.miniclusters.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
     let change = match patch::build(&target, &target.status, &after) {
         Ok(Some(change)) => change,
@@ -650,8 +654,8 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
     };
     match context.writer.patch_status(&target.key, &change).await {
         Ok(Some(version)) => context
-            .statuses
-            .remember(&target, version, &after, Instant::now()),
+            .miniclusters
+            .remember_status(&target, version, &after, Instant::now()),
         Ok(None) => return,
         Err(error) => crate::health::log::warn("failed to write a status", &error),
     }

@@ -84,7 +84,7 @@ async fn reconcile_uses_what_changed_while_it_waited_for_its_turn() {
     let image_of_the_job = async |meanwhile: Event<Cluster>| {
         let (context, jobs) = with_fake_server();
         let (store, mut stored) = kube::runtime::reflector::store();
-        context.statuses.set_store(store);
+        context.miniclusters.set_store(store);
         stored.apply_watcher_event(&Event::Apply(minicluster("app:1", "u", 1)));
         stored.apply_watcher_event(&meanwhile);
         let waited = Arc::new(minicluster("app:1", "u", 1));
@@ -128,7 +128,7 @@ async fn calls_with_event_during(
             log.lock().unwrap().push(format!("{method} {object}"));
         }
     });
-    context.statuses.set_store(store);
+    context.miniclusters.set_store(store);
     let cluster = Arc::new(minicluster("app:1", "u", 1));
     in_turn(cluster, context.clone(), Arc::default(), 7)
         .await
@@ -169,13 +169,20 @@ async fn minicluster_deleted_in_its_reconcile_is_forgotten() {
     let (_, context) = calls_when_deleted_during("configmaps").await;
     // A noted write or change of the Job would delay the next status. The two flags are those of a first status.
     assert_eq!(
-        context.statuses.wait_to_write("u", true, true, Instant::now()),
+        context
+            .miniclusters
+            .wait_to_write("u", true, true, Instant::now()),
         None
     );
-    context.statuses.note_job_changed("other", Instant::now());
+    // kube's controller reports a failure only after that.
+    let gone = Arc::new(minicluster("app:1", "u", 1));
+    let action = error_policy(gone, &ReconcileError::TooManySlow, context.clone());
+    assert_eq!(action, Action::await_change());
+    assert_eq!(context.miniclusters.last_outcome("u"), LastOutcome::NotFailed);
+    context.miniclusters.note_job_changed("other", Instant::now());
     assert!(
         context
-            .statuses
+            .miniclusters
             .wait_to_write("other", true, true, Instant::now())
             .is_some()
     );
@@ -218,13 +225,16 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
         let (context, slots) = (context.clone(), slots.clone());
         let mut cluster = minicluster("app:1", &format!("u{number}"), 1);
         cluster.meta_mut().name = Some(format!("mc-{number}"));
-        let (key, cluster) = (Key::of(cluster.meta()), Arc::new(cluster));
+        let ((key, uid), cluster) = (key_and_uid(&cluster), Arc::new(cluster));
         async move {
             // As kube's controller does with the pauses of `error_policy`.
             loop {
                 let result = in_turn(cluster.clone(), context.clone(), slots.clone(), number).await;
                 let error = result.unwrap_err();
-                tokio::time::sleep(context.pauses.after_failure(&key, &error, Instant::now())).await;
+                let pause = context
+                    .miniclusters
+                    .after_failure(&key, &uid, &error, Instant::now());
+                tokio::time::sleep(pause.unwrap()).await;
             }
         }
     });

@@ -9,18 +9,17 @@ use crate::health::metrics::Metrics;
 use crate::health::queue::QueueRecord;
 use crate::health::traces::Traces;
 use crate::reconcile::apply::Writer;
-use crate::reconcile::context::event_checks::EventChecks;
-use crate::reconcile::context::pauses::Pauses;
+use crate::reconcile::context::miniclusters::MiniClusters;
 use crate::reconcile::context::room::Room;
-use crate::reconcile::context::statuses::Statuses;
 use crate::reconcile::context::terminating::TerminatingNamespaces;
 use crate::reconcile::job_first::JobFirst;
 use crate::reconcile::lookups::reader::Reader;
 
 pub mod event_checks;
+pub mod miniclusters;
 pub mod pauses;
 pub mod room;
-pub mod statuses;
+mod statuses;
 pub mod terminating;
 
 /// State that all reconciles share.
@@ -36,9 +35,7 @@ pub struct Context {
     pub queue: QueueRecord<Key>,
     /// Lets Jobs be created before less urgent writes.
     pub job_first: JobFirst,
-    pub statuses: Statuses,
-    pub pauses: Pauses,
-    pub event_checks: EventChecks,
+    pub miniclusters: MiniClusters,
     /// Memory for large specs.
     pub room: Room,
     pub terminating: TerminatingNamespaces,
@@ -55,9 +52,7 @@ impl Context {
             metrics,
             queue: QueueRecord::default(),
             job_first: JobFirst::default(),
-            statuses: Statuses::default(),
-            pauses: Pauses::default(),
-            event_checks: EventChecks::default(),
+            miniclusters: MiniClusters::default(),
             room: Room::default(),
             terminating: TerminatingNamespaces::default(),
         }
@@ -65,9 +60,7 @@ impl Context {
 
     /// Forgets a MiniCluster that no longer exists.
     pub fn forget(&self, key: &Key, uid: &str) {
-        self.statuses.forget(uid);
-        self.event_checks.forget(uid);
-        self.pauses.clear(key);
+        self.miniclusters.forget(uid);
         self.index.forget_cluster(key);
     }
 }

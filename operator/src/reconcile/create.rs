@@ -123,7 +123,7 @@ pub(super) async fn create_or_update(
                 context.writer.check_job(&objects.job).await?;
             }
             gang::delete_earlier(&objects, target, &observed, context).await;
-            let is_deleted = || context.statuses.is_deleted(&target.key, &target.uid);
+            let is_deleted = || context.miniclusters.is_deleted(&target.key, &target.uid);
             let result = context
                 .writer
                 .create_all(&context.index, &objects, &member(target, cluster), is_deleted)
@@ -131,7 +131,10 @@ pub(super) async fn create_or_update(
             gang::note_creation(&objects, &result, context).await;
             // Also if `result` is an error: the Job may have been created before that. The new Job stays if the
             // MiniCluster was deleted with `--cascade=orphan`.
-            if context.statuses.is_deleted_with_objects(&target.key, &target.uid) {
+            if context
+                .miniclusters
+                .is_deleted_with_objects(&target.key, &target.uid)
+            {
                 delete_late_job(target, context).await?;
             }
             result?;

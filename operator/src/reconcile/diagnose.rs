@@ -37,7 +37,7 @@ pub(super) async fn diagnose_and_mend(
         observed.job_of(&target.uid)
     };
     let (Some(job), Some(wait)) = (job, silent_wait::find(job, &observed)) else {
-        context.event_checks.forget(&target.uid);
+        context.miniclusters.forget_event_check(&target.uid);
         return Ok(None);
     };
     let waiting = Waiting {
@@ -47,7 +47,7 @@ pub(super) async fn diagnose_and_mend(
         first_check_after: wait.first_check_after(context.index.has_nodes()),
         was_reported: wait.was_reported(target.status.reason.as_deref()),
     };
-    if context.event_checks.are_due(waiting, Instant::now()) {
+    if context.miniclusters.are_events_due(waiting, Instant::now()) {
         // Not before the first check is due: until then, the pod's state may be out of date.
         if let SilentWait::NeverStarts { name, uid } = wait {
             let deleted = context
@@ -71,12 +71,12 @@ pub(super) async fn diagnose_and_mend(
                         None => {}
                     }
                 }
-                context.event_checks.note_finding(&target.uid, found);
+                context.miniclusters.note_finding(&target.uid, found);
             }
             Err(error) => crate::health::log::warn("failed to read events", &error),
         }
     }
-    let last = context.event_checks.last_finding(&target.uid, Instant::now());
+    let last = context.miniclusters.last_finding(&target.uid, Instant::now());
     Ok(last.map(|(finding, until_next_check)| {
         let warning = match finding {
             // This process has just started: keep the trouble in the status, if an earlier one read it from events.
@@ -116,7 +116,7 @@ fn note_refusal(error: &ReconcileError, target: &Target, context: &Context) {
         ..Trouble::default()
     };
     context
-        .event_checks
+        .miniclusters
         .note_refusal(&target.uid, why, Instant::now());
 }
 

@@ -71,8 +71,8 @@ pub(super) async fn clean_up(
         && let Some(version) = context.writer.patch_status(&target.key, &change).await?
     {
         context
-            .statuses
-            .remember(target, version, &cleaned, Instant::now());
+            .miniclusters
+            .remember_status(target, version, &cleaned, Instant::now());
         tracing::info!("deleted pods and volumes (cleanupPods): the job has completed");
     }
     Ok(())

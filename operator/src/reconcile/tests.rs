@@ -470,9 +470,10 @@ async fn large_spec_given_up_is_not_called_invalid() {
         let now = Instant::now();
         // After so many failures in a row, the status shows them.
         for _ in 0..3 {
+            let key = Key::new("ns", "mc");
             context
-                .pauses
-                .after_failure(&Key::new("ns", "mc"), &ReconcileError::TooManySlow, now);
+                .miniclusters
+                .after_failure(&key, "uid", &ReconcileError::TooManySlow, now);
         }
         // A report that writes a status gets no answer: only the time limit ends it.
         let report = report_overload(&cluster, &context);

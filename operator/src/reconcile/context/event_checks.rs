@@ -3,18 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use flux_operator_core::decide::silent_wait::{EventCheck, Finding, Turns};
+use flux_operator_core::decide::silent_wait::{EventCheck, Finding};
 use flux_operator_core::observe::pod::Trouble;
-use parking_lot::{Mutex, MutexGuard};
 
-/// The next check of events, and the last finding, of each MiniCluster that waits.
-#[derive(Debug, Default)]
-pub struct EventChecks {
-    /// By the MiniCluster's uid.
-    checks: Mutex<HashMap<String, EventCheck>>,
-    /// Limits the rate of the checks. A check that has to wait keeps the time that was reserved for it: its turn.
-    turns: Mutex<Turns>,
-}
+use crate::reconcile::context::miniclusters::{MiniClusters, State};
 
 /// An object that waits.
 #[derive(Debug, Clone, Copy)]
@@ -30,14 +22,10 @@ pub struct Waiting<'a> {
     pub was_reported: bool,
 }
 
-impl EventChecks {
-    fn checks(&self) -> MutexGuard<'_, HashMap<String, EventCheck>> {
-        self.checks.lock()
-    }
-
+impl MiniClusters {
     /// Notes that an object waits. Returns whether its events have to be read now. If so, also schedules the
     /// next check.
-    pub fn are_due(&self, waiting: Waiting, now: Instant) -> bool {
+    pub fn are_events_due(&self, waiting: Waiting, now: Instant) -> bool {
         let Waiting {
             namespace,
             uid,
@@ -45,18 +33,20 @@ impl EventChecks {
             first_check_after,
             was_reported,
         } = waiting;
-        let mut checks = self.checks();
+        let mut states = self.states();
         let first_pause = if was_reported {
             Duration::ZERO
         } else {
             first_check_after
         };
-        let check = checks
+        let check = states
             .entry(uid.to_owned())
-            .or_insert_with(|| EventCheck::new(object, first_pause, now));
+            .or_default()
+            .event_check
+            .get_or_insert_with(|| Box::new(EventCheck::new(object, first_pause, now)));
         if !check.is_about(object) {
             // Another wait has begun. What the status shows is about the earlier one, so `was_reported` does not count.
-            *check = EventCheck::new(object, first_check_after, now);
+            **check = EventCheck::new(object, first_check_after, now);
             // `new` sets `Unread`, with which the status would keep what it shows.
             check.found = Finding::Nothing;
         }
@@ -73,13 +63,15 @@ impl EventChecks {
     }
 
     /// Forgets the check and its finding: no object waits without a visible reason any more.
-    pub fn forget(&self, uid: &str) {
-        self.checks().remove(uid);
+    pub fn forget_event_check(&self, uid: &str) {
+        if let Some(state) = self.states().get_mut(uid) {
+            state.event_check = None;
+        }
     }
 
     /// Notes what a check of events has found.
     pub fn note_finding(&self, uid: &str, found: Option<Trouble>) {
-        if let Some(check) = self.checks().get_mut(uid) {
+        if let Some(check) = event_check(&mut self.states(), uid) {
             check.found = match found {
                 Some(trouble) => Finding::Warning(Box::new(trouble)),
                 None => Finding::Nothing,
@@ -90,15 +82,18 @@ impl EventChecks {
     /// Records why the ConfigMap, which the pod's events report as missing, could not be created again. The status
     /// shows this until the next check, which tries again.
     pub fn note_refusal(&self, uid: &str, refusal: Trouble, now: Instant) {
-        if let Some(check) = self.checks().get_mut(uid) {
+        if let Some(check) = event_check(&mut self.states(), uid) {
             check.note_refusal(refusal, now);
         }
     }
 
     /// The result of the last check of events, and the time until the next one.
     pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Finding, Duration)> {
-        self.checks()
-            .get(uid)
-            .map(|check| (check.found.clone(), check.time_left(now)))
+        event_check(&mut self.states(), uid).map(|check| (check.found.clone(), check.time_left(now)))
     }
+}
+
+/// The check of the MiniCluster's events. None: no object of it waits.
+fn event_check<'a>(states: &'a mut HashMap<String, State>, uid: &str) -> Option<&'a mut EventCheck> {
+    states.get_mut(uid)?.event_check.as_deref_mut()
 }

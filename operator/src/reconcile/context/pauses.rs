@@ -1,14 +1,13 @@
 //! The pauses before a MiniCluster is reconciled again after a failure, or after a change by the operator. They grow
 //! while failures or changes follow each other.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use flux_operator_core::observe::Key;
 use flux_shared::backoff;
-use parking_lot::{Mutex, MutexGuard};
 
+use crate::reconcile::context::miniclusters::MiniClusters;
 use crate::reconcile::error::ReconcileError;
 
 /// The first pause after a failure; it doubles with each one.
@@ -39,9 +38,9 @@ pub enum LastOutcome {
     FailedSlowly,
 }
 
-/// The failures in a row of one MiniCluster.
+/// The failures and changes in a row of one MiniCluster.
 #[derive(Debug, Default)]
-struct Failures {
+pub(super) struct Failures {
     count: u32,
     /// When the first of them was noted.
     since: Option<Instant>,
@@ -51,27 +50,29 @@ struct Failures {
     changes: u32,
 }
 
-/// The failures and changes in a row of each MiniCluster.
-#[derive(Debug, Default)]
-pub struct Pauses {
-    failures: Mutex<HashMap<Key, Failures>>,
-}
-
-impl Pauses {
-    /// Forgets the failures and changes: a reconcile has succeeded, or the MiniCluster no longer exists.
-    pub fn clear(&self, key: &Key) {
-        self.failures().remove(key);
+impl MiniClusters {
+    /// Forgets the failures and changes: a reconcile has succeeded.
+    pub fn clear_failures(&self, uid: &str) {
+        if let Some(state) = self.states().get_mut(uid) {
+            state.failures = Failures::default();
+        }
     }
 
-    fn failures(&self) -> MutexGuard<'_, HashMap<Key, Failures>> {
-        self.failures.lock()
-    }
-
-    /// Counts a failure, and returns the pause before this MiniCluster is retried. The pauses of different
-    /// MiniClusters are spread, so that not all retry at the same time.
-    pub fn after_failure(&self, key: &Key, error: &ReconcileError, now: Instant) -> Duration {
-        let mut all = self.failures();
-        let failures = all.entry(key.clone()).or_default();
+    /// Counts a failure, and returns the pause before this MiniCluster is retried. None: it no longer exists. The
+    /// pauses of different MiniClusters are spread, so that not all retry at the same time.
+    pub fn after_failure(
+        &self,
+        key: &Key,
+        uid: &str,
+        error: &ReconcileError,
+        now: Instant,
+    ) -> Option<Duration> {
+        let mut states = self.states();
+        // Under the lock: `forget` is called after the store has changed, so it cannot have come before this entry.
+        if self.is_gone(key, uid) {
+            return None;
+        }
+        let failures = &mut states.entry(uid.to_owned()).or_default().failures;
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
         let longest = if is_outage {
             LONGEST_OUTAGE_PAUSE
@@ -90,17 +91,17 @@ impl Pauses {
         let pause = backoff::after(failures.count, FIRST_PAUSE, longest)
             .max(error.retry_after())
             .max(shortest);
-        // Up to a quarter of the pause is added, by a hash of the MiniCluster's key and the number of failures.
+        // Up to a quarter of the pause is added, by a hash of the MiniCluster's uid and the number of failures.
         let mut hasher = DefaultHasher::new();
-        (key, failures.count).hash(&mut hasher);
-        pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
+        (uid, failures.count).hash(&mut hasher);
+        Some(pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0))
     }
 
     /// The pause before the next reconcile of a MiniCluster for which something was just created or deleted, or whose
     /// cached objects differ from the API server's. It doubles if the next reconcile ends in the same way.
-    pub fn after_change(&self, key: &Key, now: Instant) -> Duration {
-        let mut all = self.failures();
-        let failures = all.entry(key.clone()).or_default();
+    pub fn after_change(&self, uid: &str, now: Instant) -> Duration {
+        let mut states = self.states();
+        let failures = &mut states.entry(uid.to_owned()).or_default().failures;
         failures.changes = failures.changes.saturating_add(1);
         // The first change ends a row of failures. Repeated changes are no progress: from the second on, `since` runs,
         // so that the status soon shows an error that follows them.
@@ -113,9 +114,9 @@ impl Pauses {
     }
 
     /// Whether an error of a reconcile that began at `begin` lasts, so that the status should show it.
-    pub fn is_lasting(&self, key: &Key, error: &ReconcileError, begin: Instant, now: Instant) -> bool {
-        let all = self.failures();
-        let before = all.get(key);
+    pub fn is_lasting(&self, uid: &str, error: &ReconcileError, begin: Instant, now: Instant) -> bool {
+        let states = self.states();
+        let before = states.get(uid).map(|state| &state.failures);
         let since = before.and_then(|failures| failures.since).unwrap_or(begin);
         // `+ 1`: this error is not counted yet. In a terminating namespace the number says nothing, because each object
         // that is deleted there causes a reconcile.
@@ -127,8 +128,8 @@ impl Pauses {
     }
 
     /// How the last reconcile of this MiniCluster ended.
-    pub fn last_outcome(&self, key: &Key) -> LastOutcome {
-        match self.failures().get(key) {
+    pub fn last_outcome(&self, uid: &str) -> LastOutcome {
+        match self.states().get(uid).map(|state| &state.failures) {
             Some(failures) if failures.count > 0 && failures.is_slow => LastOutcome::FailedSlowly,
             Some(failures) if failures.count > 0 => LastOutcome::Failed,
             _ => LastOutcome::NotFailed,
@@ -136,12 +137,12 @@ impl Pauses {
     }
 
     /// Notes whether a reconcile of this MiniCluster is slow.
-    pub fn note_slowness(&self, key: &Key, is_slow: bool) {
-        let mut all = self.failures();
+    pub fn note_slowness(&self, uid: &str, is_slow: bool) {
+        let mut states = self.states();
         if is_slow {
-            all.entry(key.clone()).or_default().is_slow = true;
-        } else if let Some(failures) = all.get_mut(key) {
-            failures.is_slow = false;
+            states.entry(uid.to_owned()).or_default().failures.is_slow = true;
+        } else if let Some(state) = states.get_mut(uid) {
+            state.failures.is_slow = false;
         }
     }
 }
@@ -155,8 +156,12 @@ mod tests {
 
     #[test]
     fn pauses_grow_for_each_minicluster_on_its_own() {
-        let (pauses, now) = (Pauses::default(), Instant::now());
-        let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
+        let (miniclusters, now) = (MiniClusters::default(), Instant::now());
+        let pause_after = |name: &str, error: &ReconcileError| {
+            miniclusters
+                .after_failure(&Key::new("a", name), name, error, now)
+                .unwrap()
+        };
         let failed = |code: u16, retry_after_seconds: u32| {
             let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });
             let details = Some(serde_json::from_value(details).unwrap());
@@ -175,20 +180,20 @@ mod tests {
         };
         let obstacle = ReconcileError::from(Obstacle::new(Reason::Forbidden, ""));
         let seconds: Vec<f64> = (0..12)
-            .map(|_| pauses.after_failure(&one, &failed(500, 0), now).as_secs_f64())
+            .map(|_| pause_after("one", &failed(500, 0)).as_secs_f64())
             .collect();
         assert!(
             seconds[0] < 0.4 && seconds[3] > 1.9 && (30.0..=37.5).contains(&seconds[11]),
             "{seconds:?}"
         );
-        assert!((48.0..=60.0).contains(&pauses.after_failure(&one, &obstacle, now).as_secs_f64()));
+        assert!((48.0..=60.0).contains(&pause_after("one", &obstacle).as_secs_f64()));
         assert!(
-            pauses.after_failure(&two, &failed(500, 0), now) < Duration::from_millis(400),
+            pause_after("two", &failed(500, 0)) < Duration::from_millis(400),
             "no other MiniCluster waits longer"
         );
-        pauses.clear(&one);
+        miniclusters.clear_failures("one");
         assert!(
-            pauses.after_failure(&one, &failed(429, 7), now) >= Duration::from_secs(7),
+            pause_after("one", &failed(429, 7)) >= Duration::from_secs(7),
             "as long as the API server asks"
         );
     }

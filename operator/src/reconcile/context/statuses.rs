@@ -1,7 +1,6 @@
 //! The newest status of each MiniCluster, and when the next one may be written.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flux_operator_core::observe::cluster::{self, Cluster};
@@ -10,8 +9,9 @@ use flux_operator_core::target::Target;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use kube::runtime::reflector::{ObjectRef, Store};
-use parking_lot::{Mutex, MutexGuard};
+use kube::runtime::reflector::ObjectRef;
+
+use crate::reconcile::context::miniclusters::MiniClusters;
 
 /// Shortest time between two statuses that differ in numbers only (`patch::is_news` is false). It doubles while they
 /// follow each other, so that thousands of pods that become ready within minutes cause about twenty writes.
@@ -60,30 +60,24 @@ fn object_ref(key: &Key) -> ObjectRef<Cluster> {
     ObjectRef::new(&key.name).within(&key.namespace)
 }
 
-/// The MiniClusters as the watch last reported them, and the statuses that were written since.
+/// The statuses that were written for one MiniCluster.
 #[derive(Debug, Default)]
-pub struct Statuses {
-    /// The MiniClusters as the watch last reported them. Set when the watch starts.
-    store: OnceLock<Store<Cluster>>,
-    /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by
-    /// uid.
-    written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
-    /// When statuses were written, by uid.
-    written_at: Mutex<HashMap<String, WrittenAt>>,
+pub(super) struct StatusWrites {
+    /// When the last one was written.
+    last: Option<WrittenAt>,
+    /// The last one with its resourceVersion, until the watch has reported it.
+    unreported: Option<Box<(u64, MiniClusterStatus)>>,
 }
 
-impl Statuses {
-    /// Sets the store in which the watch keeps the MiniClusters.
-    pub fn set_store(&self, store: Store<Cluster>) {
-        // Called only once: the process ends when its watches end.
-        let _ = self.store.set(store);
-    }
-
+impl MiniClusters {
     /// The target with the newest known status. The watch may lag behind our own writes, and the target may
     /// be older than what the watch has reported since.
     pub fn latest(&self, mut target: Target) -> Target {
         self.note_reported(&target.uid, target.resource_version);
-        let written = self.written().get(&target.uid).cloned();
+        let written = self
+            .states()
+            .get(&target.uid)
+            .and_then(|state| state.writes.unreported.as_deref().cloned());
         let newest = written.or_else(|| self.stored(&target.key, &target.uid, target.resource_version));
         if let Some((version, status)) = newest
             && version > target.resource_version
@@ -114,8 +108,8 @@ impl Statuses {
         self.is_without(key, uid, |metadata| metadata.deletion_timestamp.is_none())
     }
 
-    /// Like [`Statuses::is_deleted`], but false while Kubernetes prepares to keep the objects that the MiniCluster owns
-    /// (`--cascade=orphan`).
+    /// Like [`MiniClusters::is_deleted`], but false while Kubernetes prepares to keep the objects that the MiniCluster
+    /// owns (`--cascade=orphan`).
     pub fn is_deleted_with_objects(&self, key: &Key, uid: &str) -> bool {
         self.is_without(key, uid, |metadata| {
             metadata.deletion_timestamp.is_none() || deleted::is_orphaning(metadata)
@@ -143,24 +137,14 @@ impl Statuses {
             .map(|status| (stored_version, status))
     }
 
-    fn written(&self) -> MutexGuard<'_, HashMap<String, (u64, MiniClusterStatus)>> {
-        self.written.lock()
-    }
-
-    fn written_at(&self) -> MutexGuard<'_, HashMap<String, WrittenAt>> {
-        self.written_at.lock()
-    }
-
     /// Notes that the watch or a read has returned this version. A status that was written up to it need not
     /// be kept here.
     pub fn note_reported(&self, uid: &str, version: u64) {
-        let mut written = self.written();
-        if written.get(uid).is_some_and(|(written, _)| *written <= version) {
-            written.remove(uid);
-            // Frees the memory after a burst of writes.
-            if written.is_empty() {
-                written.shrink_to_fit();
-            }
+        if let Some(state) = self.states().get_mut(uid) {
+            state
+                .writes
+                .unreported
+                .take_if(|unreported| unreported.0 <= version);
         }
     }
 
@@ -171,9 +155,9 @@ impl Statuses {
     }
 
     fn note_write(&self, uid: &str, pods: u32, now: Instant) {
-        let mut written_at = self.written_at();
-        let written = WrittenAt::following(written_at.get(uid).copied(), pods, now);
-        written_at.insert(uid.to_owned(), written);
+        let mut states = self.states();
+        let writes = &mut states.entry(uid.to_owned()).or_default().writes;
+        writes.last = Some(WrittenAt::following(writes.last, pods, now));
     }
 
     /// How long a status that differs in numbers only has to wait before it is written: pods become ready one
@@ -186,7 +170,7 @@ impl Statuses {
         is_first: bool,
         now: Instant,
     ) -> Option<Duration> {
-        let written = *self.written_at().get(uid)?;
+        let written = self.states().get(uid)?.writes.last?;
         let pause = match (expects_pods, is_first) {
             (true, true) => FIRST_STATUS_WAIT,
             (true, false) => PAUSE_WHILE_PODS_APPEAR,
@@ -197,22 +181,18 @@ impl Statuses {
     }
 
     /// Remembers a status that was written, until the watch reports it.
-    pub fn remember(&self, target: &Target, version: u64, status: &MiniClusterStatus, now: Instant) {
+    pub fn remember_status(&self, target: &Target, version: u64, status: &MiniClusterStatus, now: Instant) {
         let Target { key, uid, .. } = target;
         self.note_write(uid, u32::try_from(status.size).unwrap_or(0), now);
         // The watch may have reported this version, or a newer one, before the answer to the write came. (`stored`
         // returns only what is newer than the given version, so one less is given.)
         if self.stored(key, uid, version.saturating_sub(1)).is_none() {
-            self.written().insert(uid.clone(), (version, status.clone()));
+            let mut states = self.states();
+            let writes = &mut states.entry(uid.clone()).or_default().writes;
+            writes.unreported = Some(Box::new((version, status.clone())));
         } else {
             self.note_reported(uid, version);
         }
-    }
-
-    /// Forgets a MiniCluster that no longer exists.
-    pub fn forget(&self, uid: &str) {
-        self.written().remove(uid);
-        self.written_at().remove(uid);
     }
 }
 
@@ -237,16 +217,22 @@ mod tests {
 
     #[test]
     fn numbers_in_the_status_lag_30_s_at_most() {
-        let (statuses, mut now) = (Statuses::default(), Instant::now());
+        let (miniclusters, mut now) = (MiniClusters::default(), Instant::now());
         let mut longest = Duration::ZERO;
         for _ in 0..10 {
-            statuses.note_write("u", 5000, now);
+            miniclusters.note_write("u", 5000, now);
             for (expects_pods, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
-                let wait = statuses.wait_to_write("u", expects_pods, is_first, now).unwrap();
+                let wait = miniclusters
+                    .wait_to_write("u", expects_pods, is_first, now)
+                    .unwrap();
                 longest = longest.max(wait);
             }
-            now += statuses.wait_to_write("u", false, false, now).unwrap();
-            assert_eq!(statuses.wait_to_write("u", false, false, now), None, "it is due");
+            now += miniclusters.wait_to_write("u", false, false, now).unwrap();
+            assert_eq!(
+                miniclusters.wait_to_write("u", false, false, now),
+                None,
+                "it is due"
+            );
         }
         assert_eq!(longest, Duration::from_secs(30));
     }
@@ -254,11 +240,11 @@ mod tests {
     #[test]
     fn numbers_of_a_small_cluster_lag_2_s_at_most() {
         for (pods, seconds) in [(4, 2), (200, 2), (1000, 10), (3000, 30), (10_000, 30)] {
-            let (statuses, mut now) = (Statuses::default(), Instant::now());
+            let (miniclusters, mut now) = (MiniClusters::default(), Instant::now());
             let mut longest = Duration::ZERO;
             for _ in 0..10 {
-                statuses.note_write("u", pods, now);
-                let pause = statuses.wait_to_write("u", false, false, now).unwrap();
+                miniclusters.note_write("u", pods, now);
+                let pause = miniclusters.wait_to_write("u", false, false, now).unwrap();
                 longest = longest.max(pause);
                 now += pause;
             }
