@@ -160,10 +160,10 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
 fn number(text: &str) -> Result<u64, String> {
     // `parse` accepts a sign as well.
     let is_number = text.len() < 16 && text.bytes().all(|b| b.is_ascii_digit());
-    text.parse()
-        .ok()
-        .filter(|_| is_number)
-        .ok_or_else(|| format!("`{text}` in brackets is not a number"))
+    match text.parse() {
+        Ok(number) if is_number => Ok(number),
+        _ => Err(format!("`{text}` in brackets is not a number")),
+    }
 }
 
 #[cfg(test)]
