@@ -196,7 +196,8 @@ fn asks_for_gpus(resources: &Resources) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{manifest, validate};
+    use crate::manifest;
+    use crate::validate::validate;
 
     #[test]
     fn host_network_follows_the_brokers_pod_template() {
@@ -205,7 +206,7 @@ mod tests {
                 "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  size: 2\n  \
                  services: [{{image: db, name: db}}]\n  containers: [{{image: app}}]\n  {overlay}\n"
             );
-            agent_spec(&validate::validate(&manifest::parse(&text).unwrap()).unwrap())
+            agent_spec(&validate(&manifest::parse(&text).unwrap()).unwrap())
                 .network
                 .host_network
         };
@@ -226,7 +227,7 @@ mod tests {
                  containers: [{{image: app, runFlux: true, environment: {{{environment}}}}}, {{image: b, name: other, command: c}}]\n  \
                  podTemplate: {{spec: {{containers: [{{name: mc, env: [{overlay}]}}], initContainers: [{{name: other, env: [{{name: C, valueFrom: {{fieldRef: {{fieldPath: spec.nodeName}}}}}}]}}]}}}}\n"
             );
-            let cluster = validate::validate(&manifest::parse(&text).unwrap()).unwrap();
+            let cluster = validate(&manifest::parse(&text).unwrap()).unwrap();
             agent_spec(&cluster).runner.per_pod
         };
         let node = "{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}";
@@ -257,7 +258,7 @@ mod tests {
                 "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  {pod}\n  containers: \
                  [{{image: app, runFlux: true, resources: {{{resources}}}}}, {{image: b, name: other, command: c, resources: {{limits: {{cpu: 9}}}}}}]\n"
             );
-            agent_spec(&validate::validate(&manifest::parse(&text).unwrap()).unwrap())
+            agent_spec(&validate(&manifest::parse(&text).unwrap()).unwrap())
                 .runner
                 .cpu_limit
         };

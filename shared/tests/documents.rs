@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use flux_shared::agent_spec::AgentSpec;
-use flux_shared::{derive, manifest, validate};
+use flux_shared::validate::{Problem, validate};
+use flux_shared::{derive, manifest};
 use serde_json::{Value, json};
 use test_support::upstream_manifests;
 
@@ -184,7 +185,7 @@ fn merge(into: &mut Value, from: Value) {
 
 /// Checks the MiniCluster. The error has all problems.
 fn judged(minicluster: &Value) -> Result<(), String> {
-    let lines = |problems: Vec<validate::Problem>| {
+    let lines = |problems: Vec<Problem>| {
         problems
             .iter()
             .map(ToString::to_string)
@@ -192,7 +193,7 @@ fn judged(minicluster: &Value) -> Result<(), String> {
             .join("; ")
     };
     let manifest = manifest::parse(&minicluster.to_string()).map_err(lines)?;
-    let spec = derive::agent_spec(&validate::validate(&manifest).map_err(lines)?);
+    let spec = derive::agent_spec(&validate(&manifest).map_err(lines)?);
     let again = AgentSpec::from_toml(&spec.to_toml().unwrap()).map_err(|error| error.to_string())?;
     assert_eq!(again, spec);
     Ok(())

@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use flux_shared::{manifest, validate};
+use flux_shared::manifest;
+use flux_shared::validate::validate;
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -28,7 +29,7 @@ fn every_bad_input_is_refused_with_its_field_and_reason() {
             .lines()
             .find_map(|line| line.strip_prefix("# expect: "))
             .expect("an expect line");
-        let result = manifest::parse(&text).and_then(|manifest| validate::validate(&manifest));
+        let result = manifest::parse(&text).and_then(|manifest| validate(&manifest));
         let problems: Vec<String> = match result {
             Ok(_) => vec!["accepted".into()],
             Err(problems) => problems.iter().map(ToString::to_string).collect(),
@@ -46,7 +47,7 @@ fn every_bad_input_is_refused_with_its_field_and_reason() {
 #[test]
 fn all_problems_are_reported_at_once() {
     let text = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: A}\nspec:\n  size: 0\n  tasks: -1\n  flux: {logLevel: 8}\n  containers: [{image: a, cores: -1}]\n";
-    let problems = validate::validate(&manifest::parse(text).unwrap()).unwrap_err();
+    let problems = validate(&manifest::parse(text).unwrap()).unwrap_err();
     let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
     for field in [
         "metadata.name",

@@ -13,12 +13,13 @@ use test_support::upstream_manifests;
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::crd::convert::{Version, convert};
-use flux_shared::{derive, manifest, validate};
+use flux_shared::validate::{Problem, validate};
+use flux_shared::{derive, manifest};
 use serde_json::{Map, Value, json};
 
 /// The AgentSpec of a manifest, or all its problems.
 fn accept(text: &str) -> Result<AgentSpec, String> {
-    let lines = |problems: Vec<validate::Problem>| {
+    let lines = |problems: Vec<Problem>| {
         problems
             .iter()
             .map(ToString::to_string)
@@ -26,7 +27,7 @@ fn accept(text: &str) -> Result<AgentSpec, String> {
             .join("; ")
     };
     let manifest = manifest::parse(text).map_err(lines)?;
-    let cluster = validate::validate(&manifest).map_err(lines)?;
+    let cluster = validate(&manifest).map_err(lines)?;
     let spec = derive::agent_spec(&cluster);
     let toml = spec.to_toml().map_err(|error| error.to_string())?;
     match AgentSpec::from_toml(&toml) {

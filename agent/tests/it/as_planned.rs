@@ -17,6 +17,8 @@ use std::process::Command;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names::POD_ADDRESS;
 use flux_shared::paths::{CURVE_FILE, FALLBACK_HOME, SPEC_FILE};
+use flux_shared::validate::validate;
+use flux_shared::{derive, manifest};
 use serde_json::{Value, json};
 
 use crate::image::{self, AGENT, Container, Image, KEY, What, agent, assert_same};
@@ -66,8 +68,8 @@ fn spec_of(input: &str) -> AgentSpec {
     if !input.contains("kind: MiniCluster") {
         return AgentSpec::from_toml(input).unwrap();
     }
-    let cluster = flux_shared::validate::validate(&flux_shared::manifest::parse(input).unwrap()).unwrap();
-    flux_shared::derive::agent_spec(&cluster)
+    let cluster = validate(&manifest::parse(input).unwrap()).unwrap();
+    derive::agent_spec(&cluster)
 }
 
 fn cores() -> u32 {

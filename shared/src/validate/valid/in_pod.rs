@@ -99,7 +99,8 @@ fn expand(value: &str, earlier: &BTreeMap<String, String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{manifest, validate};
+    use crate::manifest;
+    use crate::validate::validate;
 
     #[test]
     fn references_are_expanded_as_in_the_kubelet() {
@@ -138,7 +139,7 @@ mod tests {
                containers: [{name: mc, env: [{name: OVER, value: over}, \
                  {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}], \
                initContainers: [{name: other, env: [{name: X, value: other}]}, {name: side, env: [{name: Z, value: z}]}]}}\n";
-        let cluster = validate::validate(&manifest::parse(text).unwrap()).unwrap();
+        let cluster = validate(&manifest::parse(text).unwrap()).unwrap();
         let environment = |container| {
             let environment = cluster.environment(container).into_iter();
             environment

@@ -1,6 +1,9 @@
 //! The five statements of Design 3.3 about MiniClusters (`shared/tests/documents/promises.md`), tested with both API
 //! versions. Here are 3 to 5, which are about pods. 1 and 2 are about objects: see `operator/tests/it/design.rs`.
 
+use flux_shared::validate::validate;
+use flux_shared::{derive, manifest};
+
 use super::*;
 
 const VERSIONS: [&str; 2] = ["v1alpha1", "v1alpha2"];
@@ -16,8 +19,8 @@ fn spec_of(version: &str, container: &str) -> AgentSpec {
         "apiVersion: flux-framework.org/{version}\nkind: MiniCluster\nmetadata: {{name: mc}}\n\
          spec: {{size: 3, {own_flux}containers: [{{image: a{container}}}]}}\n"
     );
-    let cluster = flux_shared::validate::validate(&flux_shared::manifest::parse(&text).unwrap()).unwrap();
-    flux_shared::derive::agent_spec(&cluster)
+    let cluster = validate(&manifest::parse(&text).unwrap()).unwrap();
+    derive::agent_spec(&cluster)
 }
 
 fn with_flux(index: u32) -> Facts {

@@ -1,7 +1,8 @@
 //! A spec that validation accepts can be planned on any host, or is rejected with a reason, in limited time and
 //! without a panic.
 
-use flux_shared::{derive, manifest, validate};
+use flux_shared::validate::validate;
+use flux_shared::{derive, manifest};
 
 use test_support::mutate::{self, Dice};
 
@@ -79,7 +80,7 @@ fn accepted_manifest_has_a_plan_on_any_host() {
     let mut planned = 0;
     mutate::for_a_while(SECONDS, |dice| {
         let document = mutate::spoilt(&examples, dice);
-        let parsed = manifest::from_value(&document).and_then(|manifest| validate::validate(&manifest));
+        let parsed = manifest::from_value(&document).and_then(|manifest| validate(&manifest));
         let Ok(cluster) = parsed else { return };
         let spec = derive::agent_spec(&cluster);
         // On the usual host every pod has a plan.
