@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::failure::FAILED;
 use flux_operator_core::observe::pod::is_runner;
+use flux_operator_core::observe::pod_phase::PodPhase;
 use flux_operator_core::vocabulary::{ConditionType, Reason};
 use flux_operator_core::{labels, previous_status};
 use flux_shared::crd::v1alpha2::{Container, MiniCluster, MiniClusterSpec, MiniClusterStatus};
@@ -345,9 +346,9 @@ pub fn was_shut_down(pod: &Pod) -> bool {
 
 /// Whether this start of a container is over.
 pub fn is_over(pod: &Pod, start: &ContainerStart) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let has_ended = |status| PodPhase::of(status).has_ended();
     !is_pod_of(pod, start)
-        || matches!(phase, Some("Succeeded" | "Failed"))
+        || pod.status.as_ref().is_some_and(has_ended)
         || container_state(pod, &start.container).is_some_and(|state| state.terminated.is_some())
         || restarts(pod, &start.container) > start.restarts
 }

@@ -3,6 +3,7 @@
 mod remedy;
 
 use comfy_table::{Table, presets};
+use flux_operator_core::observe::pod_phase::PodPhase;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
 use flux_shared::printable::printable;
@@ -239,10 +240,10 @@ fn state(pod: &Pod) -> String {
             return format!("{} ended with {}", container.name, end.exit_code);
         }
     }
-    match status.phase.as_deref() {
-        Some("Succeeded") => "ended with 0".into(),
-        Some("Running") if observed::is_running(pod) => "running".into(),
-        Some("Failed") => status.reason.unwrap_or_else(|| "failed".into()),
+    match PodPhase::of(&status) {
+        PodPhase::Succeeded => "ended with 0".into(),
+        PodPhase::Running if observed::is_running(pod) => "running".into(),
+        PodPhase::Failed => status.reason.unwrap_or_else(|| "failed".into()),
         _ if !observed::is_scheduled(pod) => "not scheduled".into(),
         _ => match observed::initializing(pod) {
             Some((container, _)) => format!("starting: {container}"),
