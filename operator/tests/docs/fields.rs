@@ -317,7 +317,7 @@ fn page(version: &str, words: &str) -> String {
          Job has been created (`status.maximumSize` is set); the API server then rejects an edit: *cannot change once the Job has \
          been created: delete and recreate the MiniCluster*. `size` \
          cannot exceed the larger of `size` and `maxSize` at creation, and `maxSize` must not be smaller than `size`.\n\n\
-         **Example:** the shortest one that explains the field. **Default:** *none* means that nothing is used in its place. \
+         **Example:** the shortest one that explains the field. **Default:** *none* means that the field has no default value. \
          In addition to the API server's checks, the operator checks each value: `flux-operator validate FILE` lists every problem.\n\n\
          `metadata.name` has at most 54 characters: lower case letters, digits and `-`. It must not begin or end with `-`.\n"
     );

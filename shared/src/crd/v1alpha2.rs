@@ -108,7 +108,8 @@ pub struct MiniClusterSpec {
     pub min_size: Option<i32>,
     /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods,
     /// unless minSize is below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
-    /// `-N minSize` if minSize is below size.
+    /// `-N minSize` if minSize is below size. If flux.optionFlags has an option per resource, such as `--gpus-per-node`
+    /// or `--tasks-per-node`, the default of 1 is left out.
     #[serde(default = "one")]
     pub tasks: i32,
     /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it
