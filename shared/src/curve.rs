@@ -34,6 +34,10 @@ impl Certificate {
         }
     }
 
+    pub fn public_key(&self) -> &str {
+        &self.public_key
+    }
+
     /// The text of the certificate file, with the secret key.
     pub fn to_text(&self) -> String {
         if let Some(text) = &self.text {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use flux_shared::curve::Certificate;
 use flux_shared::{hostlist, paths};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
@@ -219,11 +220,8 @@ fn certificate(candidates: &[PathBuf]) -> Result<String, String> {
         .find(|path| path.exists())
         .ok_or("there is no certificate")?;
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {}", path.display(), plain(&error)))?;
-    let key = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("public-key"));
-    let key = key.map(|key| key.trim_matches([' ', '=', '"']).chars().take(8).collect());
-    key.ok_or_else(|| format!("{} has no public-key", path.display()))
+    let certificate = Certificate::parse(&text).map_err(|why| format!("{}: {why}", path.display()))?;
+    Ok(certificate.public_key().chars().take(8).collect())
 }
 
 /// The number of hosts in R (Flux's resource file, RFC 20), and the cores of each node in its first group of nodes.
@@ -381,11 +379,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("curve.cert");
         assert!(certificate(std::slice::from_ref(&path)).is_err());
-        fs::write(
-            &path,
-            "metadata\n    name = \"a\"\ncurve\n    public-key = \"ABCDEFGHIJKL\"\n    secret-key = \"x\"\n",
-        )
-        .unwrap();
-        assert_eq!(certificate(&[path]), Ok("ABCDEFGH".into()));
+        let key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+        let text = format!(
+            "metadata\n    name = \"a\"\ncurve\n    public-key = \"{key}\"\n    secret-key = \"{key}\"\n"
+        );
+        fs::write(&path, &text).unwrap();
+        assert_eq!(certificate(std::slice::from_ref(&path)), Ok("rq:rM>}U".into()));
+        // The agent does not start a broker with such a file.
+        fs::write(&path, text.replace("    secret-key", "    key")).unwrap();
+        assert!(certificate(&[path]).is_err());
     }
 }

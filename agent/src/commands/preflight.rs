@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use flux_agent_plan::facts::Facts;
+use flux_agent_plan::known_paths::FLUX;
 use flux_agent_plan::plan::Instance;
 
 use super::status::remedy;
@@ -196,6 +197,10 @@ pub fn text(checks: &[Check]) -> String {
 
 fn flux(findings: &Findings) -> (Level, String) {
     match &findings.instance.flux {
+        Ok(path) if path == FLUX => (
+            Warn,
+            "`flux` is not on the container's PATH: a snippet must put it there".into(),
+        ),
         Ok(path) => (Pass, path.clone()),
         Err(error) => (Fail, format!("{error}: {}", error.hint())),
     }
@@ -296,7 +301,10 @@ fn certificate(found: &Result<String, String>) -> (Level, String) {
         ),
         Err(why) => (
             Fail,
-            format!("{why}: is the Secret mounted, and can this user read it (pod.securityContext.fsGroup)?"),
+            format!(
+                "{why}: is the Secret mounted, is its `curve.cert` a file of `flux keygen --name=NAME`, and can this user \
+                 read it (pod.securityContext.fsGroup)?"
+            ),
         ),
     }
 }
