@@ -288,7 +288,7 @@ fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
     match mkdirat(&folder, name, FileMode::from_raw_mode(mode.0)) {
         // It exists after all: `ensure_directory` was not allowed to see it, or another container was faster.
         Err(Errno::EXIST) => {}
-        made => made?,
+        result => result?,
     }
     // Sets the mode again, since mkdirat has applied the umask.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

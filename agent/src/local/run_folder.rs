@@ -69,7 +69,7 @@ impl RunFolder {
                     return Err(self.not_private());
                 }
             }
-            made => made.map_err(failed)?,
+            result => result.map_err(failed)?,
         }
         let lock = OpenOptions::new()
             .write(true)

@@ -604,7 +604,7 @@ fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
             .environment
             .extend(own.map(|own| ("TMPDIR".into(), own.to_owned())));
         let plan = run(&spec(""), &facts);
-        let made = outline(&plan).contains(&"directory /mnt/flux/config/tmp".to_owned());
+        let creates_folder = outline(&plan).contains(&"directory /mnt/flux/config/tmp".to_owned());
         let set = plan.steps.iter().find_map(|step| match step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
                 EnvChange::Default { name, value } if name == "TMPDIR" => Some(value.clone()),
@@ -612,7 +612,7 @@ fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
             }),
             _ => None,
         });
-        (set, made)
+        (set, creates_folder)
     };
     assert_eq!(tmpdir(&["/tmp", "/var/tmp"], None), (None, false));
     assert_eq!(tmpdir(&["/tmp"], None), (Some("/tmp".into()), false));
