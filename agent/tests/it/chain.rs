@@ -473,7 +473,7 @@ fn waiting_jobs_of_a_stopped_attempt_stay_only_in_an_archive() {
 }
 
 #[test]
-fn waiting_jobs_in_the_archive_of_a_failure_run_at_a_later_start() {
+fn waiting_jobs_in_the_archive_of_a_failure_run_later() {
     let images = with_waiting_job(STATE, "exit 3");
     let network = Network::new();
     assert_eq!(pod(&images, 0, &network).end().code, 3);

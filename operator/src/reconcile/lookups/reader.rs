@@ -21,11 +21,10 @@ use serde::de::DeserializeOwned;
 use crate::api::version;
 use crate::reconcile::lookups::gangs;
 
-/// A warning that is older than this many minutes counts as resolved: Kubernetes retries, and warns again, at least
-/// every two minutes.
-const FRESH_MINUTES: i64 = 3;
-/// The same age for a failing probe, about which the kubelet writes an event at least every five minutes.
-const PROBE_FRESH_MINUTES: i64 = 7;
+/// A warning that is older than this many minutes counts as resolved. Kubernetes retries at least every two minutes. But
+/// after 25 events about an object, client-go lets a component write only one every five minutes, with the next retry
+/// (`EventSourceObjectSpamFilter`).
+const FRESH_MINUTES: i64 = 8;
 
 /// Events in one page of an answer. They come in the order of their names, so the newest may be on any page.
 const EVENTS: u32 = 100;
@@ -72,13 +71,7 @@ impl Reader {
         is_cause: impl Fn(&Event) -> bool,
     ) -> Result<Option<Trouble>, kube::Error> {
         let field_selector = format!("type=Warning,involvedObject.uid={uid}");
-        self.newest(
-            namespace,
-            &field_selector,
-            now - FRESH_MINUTES.minutes(),
-            is_cause,
-        )
-        .await
+        self.newest(namespace, &field_selector, now, is_cause).await
     }
 
     /// The last message of a failing startup probe of the pod with this uid.
@@ -89,24 +82,23 @@ impl Reader {
         now: Timestamp,
     ) -> Result<Option<Trouble>, kube::Error> {
         let field_selector = format!("type=Warning,reason=Unhealthy,involvedObject.uid={uid}");
-        let not_before = now - PROBE_FRESH_MINUTES.minutes();
-        self.newest(namespace, &field_selector, not_before, is_of_startup_probe)
+        self.newest(namespace, &field_selector, now, is_of_startup_probe)
             .await
     }
 
-    /// The newest event that matches the field selector and `is_cause`, if it is newer than `not_before`.
+    /// The newest event that matches the field selector and `is_cause`, if it is fresh.
     async fn newest(
         &self,
         namespace: &str,
         field_selector: &str,
-        not_before: Timestamp,
+        now: Timestamp,
         is_cause: impl Fn(&Event) -> bool,
     ) -> Result<Option<Trouble>, kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let parameters = ListParams::default().fields(field_selector).limit(EVENTS);
         Ok(newest(
             first_pages(&api, &parameters).await?,
-            not_before,
+            now - FRESH_MINUTES.minutes(),
             is_cause,
         ))
     }
@@ -367,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_and_probe_messages_are_those_of_kueue_and_startup_probes() {
+    fn queue_and_probe_messages_are_of_kueue_and_startup_probes() {
         let of_kueue = Event {
             reporting_component: None,
             source: Some(k8s_openapi::api::core::v1::EventSource {
@@ -414,8 +406,8 @@ mod tests {
                     |_| true,
                 )
             };
-            assert!(found(2).is_some(), "a node whose clock is {skew} minutes off");
-            assert!(found(4).is_none(), "a node whose clock is {skew} minutes off");
+            assert!(found(FRESH_MINUTES - 1).is_some(), "a clock {skew} minutes off");
+            assert!(found(FRESH_MINUTES + 1).is_none(), "a clock {skew} minutes off");
         }
     }
 
