@@ -44,7 +44,7 @@ fn dry_run(text: &str) -> Result<Value, String> {
 fn every_minicluster_of_the_pages_can_be_planned() {
     let (mut planned, mut wrong) = (0, Vec::new());
     for block in pages::pages().iter().flat_map(|page| pages::blocks(page)) {
-        // `word` says why no test runs the block.
+        // `part` is no whole manifest, and `refused` must be rejected.
         if block.language != "yaml"
             || block.word.is_some()
             || !block.text.lines().any(|line| line == "kind: MiniCluster")

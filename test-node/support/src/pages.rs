@@ -13,8 +13,8 @@ pub struct Block {
     pub line: usize,
     /// `yaml`, `bash`, `console`, `text`, …
     pub language: String,
-    /// The word after the language, such as `needs-cluster`. It says why no test runs the block without a cluster. (On a
-    /// cluster, `e2e/pasted.rs` runs some of these.)
+    /// The word after the language. Of a block of commands, one of [`WORDS`]: why no test runs it without a cluster. (On
+    /// a cluster, `e2e/pasted.rs` runs those with `needs-cluster`.) Of a `yaml` block, one of [`YAML_WORDS`].
     pub word: Option<String>,
     pub text: String,
 }
@@ -111,12 +111,13 @@ pub fn blocks(page: &Path) -> Vec<Block> {
     all
 }
 
-/// Words after the language: why [`differences`] does not run a block.
+/// Words after `yaml`: a part of a spec, and a manifest that must be rejected (`operator/tests/docs/manifests.rs`).
+pub const YAML_WORDS: &[&str] = &["part", "refused"];
+
+/// Words after `bash` or `console`: why [`differences`] does not run a block.
 pub const WORDS: &[&str] = &[
     "needs-cluster",
     "e2e",
-    "needs-root",
-    "needs-flux",
     "needs-registry",
     "slow",
     "other-tool",

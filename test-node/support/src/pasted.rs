@@ -85,17 +85,17 @@ pub const LEFT_OUT: &[LeftOut] = &[
     block(
         "chart/README.md",
         "kubectl delete miniclusters --all --all-namespaces",
-        "removes the installation; .ci/e2e does the same",
+        REMOVES,
     ),
     block(
         "chart/README.md",
         "kubectl --namespace flux-operator logs job/flux-operator-delete-miniclusters",
-        "needs a failed pre-delete hook of Helm; operator/tests/versions/deletion.rs makes one",
+        "needs a failed pre-delete hook of Helm; operator/tests/versions/deletion.rs tests its message",
     ),
     block(
         "chart/README.md",
         "kubectl delete namespace flux-operator",
-        "removes the installation; .ci/e2e does the same",
+        REMOVES,
     ),
     block(
         "docs/getting-started.md",
@@ -141,7 +141,7 @@ pub const LEFT_OUT: &[LeftOut] = &[
     block(
         "docs/tasks/interactive.md",
         ". /mnt/flux/flux-view.sh",
-        "is for a shell in a pod; operator/tests/e2e/sdk.rs does the same",
+        "is for a shell in a pod; operator/tests/e2e/examples.rs does the same",
     ),
     block("docs/tasks/interactive.md", "kubectl port-forward", FOR_EVER),
     block("docs/tasks/monitoring.md", "helm upgrade", INSTALLS),
@@ -155,7 +155,11 @@ pub const LEFT_OUT: &[LeftOut] = &[
         "docs/tasks/sizing.md",
         "changes the installation that all tests use; operator/tests/helm runs it",
     ),
-    block("docs/tasks/teams.md", "kubectl create namespace", WHOLE_CLUSTER),
+    block(
+        "docs/tasks/teams.md",
+        "kubectl create namespace",
+        "creates a namespace; operator/tests/it/install.rs tests the role `edit` in its own",
+    ),
     block("docs/tasks/teams.md", "kubectl label namespace", WHOLE_CLUSTER),
     block("docs/tasks/teams.md", "helm template", INSTALLS),
     page("docs/tasks/tracing.md", TRACING),
@@ -233,7 +237,7 @@ pub const LEFT_OUT: &[LeftOut] = &[
     page("examples/trainjob/README.md", "`make e2e-jobset` tests it"),
     page(
         "examples/v1alpha1/README.md",
-        "rewrites every MiniCluster of the cluster; operator/tests/helm and it/webhook.rs do the same",
+        "rewrites every MiniCluster of the cluster; operator/tests/versions/main.rs does the same",
     ),
     page(
         "examples/v1alpha1/archive/README.md",
