@@ -184,7 +184,7 @@ mod tests {
     async fn events_are_read_by_the_api_servers_clock() {
         for ahead in [-10, 10] {
             let server_time = Timestamp::now() + ahead.minutes();
-            for (age, is_fresh) in [(1, true), (5, false)] {
+            for (age, is_fresh) in [(6, true), (9, false)] {
                 let event = json!({
                     "metadata": {}, "involvedObject": {}, "reason": "FailedMount", "message": "why",
                     "lastTimestamp": (server_time - age.minutes()).to_string(),
