@@ -20,7 +20,7 @@ use std::sync::LazyLock;
 
 use flux_agent_plan::facts::{Facts, FactsError};
 use flux_agent_plan::known_paths::{
-    DEFAULT_PATH, HOMES, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, SYSTEM_RUN, TEMPORARY, flux_below, home_of,
+    DEFAULT_PATH, FLUX, HOMES, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, SYSTEM_RUN, TEMPORARY, flux_below, home_of,
 };
 use flux_agent_plan::plan::Identity;
 use flux_shared::agent_spec::AgentSpec;
@@ -48,9 +48,9 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     let address = network::parse_address(environment.remove(names::POD_ADDRESS.0));
     let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
     let path = environment.get("PATH").map_or(DEFAULT_PATH, String::as_str);
-    let flux_on_path = host.which("flux", path);
     let checked_paths = paths_to_check(spec, &environment, &working_directory);
     let (pod_paths, cpus) = (spec.paths(), cpu::cores(&host));
+    let flux_on_path = flux_of_snippet(&host, spec).or_else(|| host.which(FLUX, path));
     let installation = installation(&host, spec, flux_on_path.as_deref());
     let passwd = host.text("/etc/passwd").unwrap_or_default();
     let uid = nix::unistd::geteuid().as_raw();
@@ -118,6 +118,13 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         .map(str::to_owned)
         .collect();
     Ok(facts)
+}
+
+/// The `flux` by which the broker was started, if a snippet may have put it on the PATH (`find_flux` in
+/// `agent/src/execute/attempt.rs`). None: not yet, or the image has its Flux elsewhere.
+fn flux_of_snippet(host: &host::HostFiles, spec: &AgentSpec) -> Option<String> {
+    let flux = host.link_target(&spec.paths().flux_link())?;
+    (!spec.view.enabled && host.is_executable(&flux)).then_some(flux)
 }
 
 /// The owners of the homes. Read only if this process, as `uid`, creates users: /home can be a large volume.

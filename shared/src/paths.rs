@@ -182,6 +182,11 @@ impl PodPaths {
         self.at("config")
     }
 
+    /// Link to the `flux` by which the broker was started, if a snippet may have put it on the PATH.
+    pub fn flux_link(&self) -> String {
+        self.at("config/flux")
+    }
+
     /// File in which `flux-agent program` records the exit code of the program.
     pub fn program_result(&self) -> String {
         self.at("config/program-result")

@@ -89,7 +89,8 @@ pub struct Facts {
     pub flux_accounting: bool,
     /// The Flux view.
     pub view: ViewFacts,
-    /// Path of the `flux` on the PATH. Plans use it if the view is disabled.
+    /// Path of the `flux` on the container's PATH or, once the broker has started, on the PATH that the snippets have
+    /// left. Plans use it if the view is disabled.
     pub flux_on_path: Option<String>,
     /// Path of the image's shell: bash on the PATH, else sh on the PATH, else one of the usual paths. None: there is
     /// no shell.

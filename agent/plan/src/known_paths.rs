@@ -22,6 +22,9 @@ pub fn users_value_name(name: &str) -> String {
     format!("FLUX_AGENT_OWN_{name}")
 }
 
+/// The name of Flux's program.
+pub const FLUX: &str = "flux";
+
 /// Path of the `flux` program of an installation.
 pub fn flux_below(install_root: &str) -> String {
     format!("{}/bin/flux", install_root.trim_end_matches('/'))

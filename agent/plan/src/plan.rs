@@ -62,7 +62,9 @@ pub use error::PlanError;
 pub use from_environment::FromEnvironment;
 pub use identity::Identity;
 pub use instance::Instance;
-pub use launch::{AtEnd, BrokerAddress, InstancePart, Launch, Metrics, RunAs, SignalTarget, Stdout};
+pub use launch::{
+    AtEnd, BrokerAddress, FluxLookup, InstancePart, Launch, Metrics, RunAs, SignalTarget, Stdout,
+};
 use resolved::Resolved;
 pub use snippet_variables::BROKER_OPTIONS;
 pub use step::{Content, Snippet, SnippetPhase, SnippetResources, SnippetShell, Step};

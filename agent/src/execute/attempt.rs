@@ -1,9 +1,10 @@
 //! Starts a program once, supervises it to its end, and records its stages in the timeline.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{self, InstancePart, Launch, Stdout};
+use flux_agent_plan::known_paths::FLUX;
+use flux_agent_plan::plan::{self, FluxLookup, InstancePart, Launch, PlanError, Stdout};
 use flux_shared::exit::{Category, of_stop_before_program};
 
 use super::broker_options;
@@ -18,7 +19,8 @@ use crate::flux_rpc::states::{StateActions, StateLog, StateWatcher};
 use crate::metrics::MetricsServer;
 use crate::report::failure::Failure;
 use crate::report::log;
-use crate::supervise::program::{ChildProgram, Output, StartError};
+use crate::run::refused;
+use crate::supervise::program::{ChildProgram, Lookup, Output, StartError, find};
 use crate::supervise::{ChildEnd, Stop};
 use crate::system::identity::Credentials;
 use crate::system::raw::ChildSetup;
@@ -52,12 +54,15 @@ impl Executor<'_> {
             .planned_shell
             .as_ref()
             .and_then(|shell| shell.variables.get(plan::BROKER_OPTIONS));
-        let argv = broker_options::argv_after_snippets(
+        let mut argv = broker_options::argv_after_snippets(
             launch,
             &session,
             given_options.map_or("", String::as_str),
             self.restore.as_deref(),
         );
+        if let Some(lookup) = &launch.flux {
+            self.find_flux(lookup, &session, &mut argv)?;
+        }
         // After the words of the command are resolved: they have the user's values, not those for Flux.
         launch.environment.iter().for_each(|change| session.apply(change));
         // A sidecar's command is not given to Flux, so it may have any bytes.
@@ -144,6 +149,30 @@ impl Executor<'_> {
         }
         self.log_end(launch, begin, &ended);
         Ok(Launched::Ended(ended))
+    }
+
+    /// Puts the path of the `flux` on the PATH into `argv`, and makes the link to it.
+    fn find_flux(
+        &self,
+        lookup: &FluxLookup,
+        session: &Session,
+        argv: &mut [OsString],
+    ) -> Result<(), Failure> {
+        let Some(word) = argv.get_mut(lookup.word) else {
+            return Err(Failure::internal("the command line has no `flux`"));
+        };
+        let found = [OsStr::new(FLUX), word.as_os_str()].into_iter().find_map(|name| {
+            match find(name, &session.environment, &session.directory) {
+                Lookup::Program(path) => Some(path),
+                _ => None,
+            }
+        });
+        let flux = found.ok_or_else(|| refused(&PlanError::flux_not_on_path()))?;
+        if let Some(flux) = flux.to_str() {
+            self.files.ensure_link(&lookup.link, flux)?;
+        }
+        *word = flux.into();
+        Ok(())
     }
 
     /// The child to start: `argv` with the state of `session` and the rights of the launch's user.

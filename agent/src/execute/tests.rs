@@ -114,6 +114,7 @@ pub(super) fn launch(argv: &[&str]) -> Launch {
         part: InstancePart::Lead,
         argv: words(argv),
         options: None,
+        flux: None,
         program: words(argv),
         run_as: None,
         environment: Vec::new(),

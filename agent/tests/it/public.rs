@@ -10,6 +10,7 @@ use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::live::{Network, Running, eventually, run_words, termination_of};
 
 mod documents;
+mod flux_of_a_snippet;
 mod idioms;
 mod own_software;
 

@@ -124,8 +124,9 @@ pub fn sidecar_step(resolved: &Resolved) -> Step {
     Step::Environment { changes }
 }
 
-/// Appends the view's folders to PATH and PYTHONPATH. Without a view, it appends the folder of the Flux below the
-/// spec's install root to PATH. They come last, so that the image's own programs come first.
+/// Appends the view's folders to PATH and PYTHONPATH. Without a view, it appends the folder of the image's own Flux to
+/// PATH, if that is below the spec's install root, or was found by a snippet's PATH. They come last, so that the image's
+/// own programs come first.
 fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
     let mut changes = Vec::new();
     if !resolved.facts.environment.contains_key("PATH") {
@@ -136,11 +137,8 @@ fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
     }
     if resolved.spec.view.enabled {
         changes.push(append("PATH", format!("{}/bin", resolved.paths.view())));
-    } else if let Some(flux) = resolved.flux_in_install_root() {
-        changes.extend(
-            flux.strip_suffix("/flux")
-                .map(|folder| append("PATH", folder.into())),
-        );
+    } else if let Some(folder) = resolved.flux_folder_beside_path() {
+        changes.push(append("PATH", folder));
     }
     changes.extend(resolved.python_path().map(|path| append("PYTHONPATH", path)));
     changes

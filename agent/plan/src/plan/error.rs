@@ -46,6 +46,11 @@ pub enum PlanError {
 pub struct SerializationError(pub String);
 
 impl PlanError {
+    /// The PATH has no `flux`.
+    pub fn flux_not_on_path() -> PlanError {
+        PlanError::FluxMissing("`flux` on the PATH".into())
+    }
+
     /// The category, which decides the container's exit code.
     pub fn category(&self) -> Category {
         match self {
@@ -75,7 +80,7 @@ impl PlanError {
             PlanError::Topology(_) => "use kary:K, mincrit, mincrit:K, binomial or custom",
             PlanError::Quorum { .. } => "the quorum must be 1 to the number of hosts",
             PlanError::FluxMissing(_) => {
-                "with the view enabled its image must contain Flux for this architecture; with `flux.container.disable` the container's image must have `flux` on its PATH, or `flux.installRoot` must be the prefix of its Flux"
+                "with the view enabled its image must contain Flux for this architecture; with `flux.container.disable` the container's image must have `flux` on its PATH, a snippet such as `pre` must put it there, or `flux.installRoot` must be the prefix of its Flux"
             }
             PlanError::FluxionMissing(_) => "use a view with flux-sched, or leave out scheduler",
             PlanError::ShellMissing(_) => {

@@ -121,6 +121,7 @@ fn launch(resolved: &Resolved, parent: Option<BrokerAddress>) -> Result<Step, Pl
         label: "fluxstart",
         part: InstancePart::Follower,
         options: Some(options_start..argv.len()),
+        flux: resolved.flux_lookup(runner.prefix.len()),
         argv,
         program: Vec::new(),
         run_as,

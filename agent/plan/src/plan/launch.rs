@@ -20,6 +20,9 @@ pub struct Launch {
     /// the program is no broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Range<usize>>,
+    /// How the executor finds the program `flux`. None: `argv` has its path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flux: Option<FluxLookup>,
     /// The user's program as a person would type it, without the wrappers of the agent and Flux. The container ends
     /// when it ends. Empty: there is only a broker, in which people or other programs start jobs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -75,6 +78,15 @@ pub struct Launch {
     pub needs_instance: bool,
     /// What the executor does when the program ends.
     pub at_end: AtEnd,
+}
+
+/// The image's own `flux` is looked up when the broker starts, on the PATH that the snippets have left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FluxLookup {
+    /// Which word of `argv` the found path replaces. If the PATH has no `flux`, the word stays, and must be a program.
+    pub word: usize,
+    /// A link to the found program, by which the commands that people run in the pod find it.
+    pub link: String,
 }
 
 /// The role of a launched program in the instance.

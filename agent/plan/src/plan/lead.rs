@@ -7,9 +7,9 @@ use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, SignalTarget, Stdout, Step,
-    archive, discovery, node_network, options, python, queues, resources, runner, search_paths, snippets,
-    user,
+    AtEnd, Content, FluxLookup, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, SignalTarget,
+    Stdout, Step, archive, discovery, node_network, options, python, queues, resources, runner, search_paths,
+    snippets, user,
 };
 
 /// All steps of the lead. If an earlier pod of the lead was lost, only `LeadLost`.
@@ -70,6 +70,7 @@ struct CommandLine {
     argv: Vec<Word>,
     /// The range of `argv` that has the broker's options, which snippets may change ([`Launch::options`]).
     options: Range<usize>,
+    flux: Option<FluxLookup>,
     signals: SignalTarget,
 }
 
@@ -83,6 +84,7 @@ fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, Pl
         runner.prefix.clone()
     };
     let signals = runner::signals(resolved, &argv);
+    let flux = resolved.flux_lookup(argv.len());
     argv.extend(literals(runner::flux_start(resolved)?));
     let options_start = argv.len();
     // `false`: `program` is the broker's initial program.
@@ -93,6 +95,7 @@ fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, Pl
     Ok(CommandLine {
         argv,
         options,
+        flux,
         signals,
     })
 }
@@ -107,6 +110,7 @@ fn broker_alone(resolved: &Resolved) -> Result<CommandLine, PlanError> {
     let mut argv = runner.prefix.clone();
     let signals = runner::signals(resolved, &argv);
     argv.extend(literals(runner::wrap_words(resolved)));
+    let flux = resolved.flux_lookup(argv.len());
     argv.extend(literals(broker));
     let options_start = argv.len();
     let without_initial_program = runner.interactive || !resolved.facts.terminal;
@@ -115,6 +119,7 @@ fn broker_alone(resolved: &Resolved) -> Result<CommandLine, PlanError> {
     Ok(CommandLine {
         argv,
         options,
+        flux,
         signals,
     })
 }
@@ -149,6 +154,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         part: InstancePart::Lead,
         argv: command.argv,
         options: Some(command.options),
+        flux: command.flux,
         program,
         run_as,
         environment,

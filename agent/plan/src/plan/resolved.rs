@@ -7,9 +7,9 @@ use flux_shared::topology;
 
 use super::hosts::{self, Hosts};
 use super::identity::Identity;
-use super::{Binding, Owner, PlanError};
+use super::{Binding, FluxLookup, Owner, PlanError};
 use crate::facts::Facts;
-use crate::known_paths::flux_below;
+use crate::known_paths::{DEFAULT_PATH, FLUX, flux_below};
 
 /// The input of planning: the spec, the facts, and values that follow from both.
 pub struct Resolved<'a> {
@@ -87,14 +87,18 @@ impl<'a> Resolved<'a> {
 
     /// Whether a snippet runs before the lead's broker. Any such snippet may write R.
     pub fn may_write_resources(&self) -> bool {
+        self.has_snippet_before_broker(true)
+    }
+
+    /// Whether a snippet runs before the broker of the lead, or of a follower.
+    fn has_snippet_before_broker(&self, of_lead: bool) -> bool {
         let snippets = &self.spec.runner.snippets;
-        let before = [
-            &snippets.init,
-            &snippets.pre_command,
-            &snippets.pre,
-            &snippets.broker_pre,
-        ];
-        before
+        let last = if of_lead {
+            &snippets.broker_pre
+        } else {
+            &snippets.worker_pre
+        };
+        [&snippets.init, &snippets.pre_command, &snippets.pre, last]
             .into_iter()
             .flatten()
             .any(|source| !source.trim().is_empty())
@@ -117,7 +121,7 @@ impl<'a> Resolved<'a> {
     }
 
     /// Path of the `flux` program: the view's. Without a view, it is the one below the spec's install root, else the
-    /// one on the PATH.
+    /// one on the PATH. If only a snippet can put it there, its name.
     pub fn flux(&self) -> Result<String, PlanError> {
         let view = &self.spec.view;
         let in_view = format!("{}/bin/flux", self.paths.view());
@@ -130,11 +134,43 @@ impl<'a> Resolved<'a> {
         }
         let found = self
             .flux_in_install_root()
-            .or_else(|| self.facts.flux_on_path.clone());
-        found.ok_or_else(|| {
-            let root = view.install_root.as_deref();
-            PlanError::FluxMissing(root.map_or("`flux` on the PATH".into(), flux_below))
+            .or_else(|| self.facts.flux_on_path.clone())
+            .or_else(|| self.is_flux_looked_up().then(|| FLUX.to_owned()));
+        found.ok_or_else(|| match view.install_root.as_deref() {
+            Some(root) => PlanError::FluxMissing(flux_below(root)),
+            None => PlanError::flux_not_on_path(),
         })
+    }
+
+    /// Whether the broker is started by the `flux` that is on the PATH after the snippets, one of which may change the
+    /// PATH (Spack's profiles do).
+    fn is_flux_looked_up(&self) -> bool {
+        !self.spec.view.enabled
+            && self.flux_in_install_root().is_none()
+            && self.has_snippet_before_broker(self.is_lead())
+    }
+
+    /// How the executor finds `flux`, which is this word of the broker's command line. None: [`Self::flux`] is its path.
+    pub fn flux_lookup(&self, word: usize) -> Option<FluxLookup> {
+        let link = self.paths.flux_link();
+        self.is_flux_looked_up().then_some(FluxLookup { word, link })
+    }
+
+    /// The folder of the image's `flux`, if the container's PATH does not have it: that below the spec's install root,
+    /// or one that a snippet has put on the PATH.
+    pub fn flux_folder_beside_path(&self) -> Option<String> {
+        let flux = self.flux_in_install_root().or_else(|| {
+            let flux = self.facts.flux_on_path.clone()?;
+            let path = self
+                .facts
+                .environment
+                .get("PATH")
+                .map_or(DEFAULT_PATH, String::as_str);
+            let mut folders = path.split(':').map(|folder| folder.trim_end_matches('/'));
+            let folder = flux.strip_suffix("/flux")?;
+            (!folders.any(|listed| listed == folder)).then_some(flux)
+        })?;
+        flux.strip_suffix("/flux").map(str::to_owned)
     }
 
     /// Path of the `flux` below the spec's install root, if there is one.

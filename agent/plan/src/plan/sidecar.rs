@@ -81,6 +81,7 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         part: InstancePart::Command,
         argv: script.clone(),
         options: None,
+        flux: None,
         program: script,
         run_as: None,
         environment: Vec::new(),

@@ -183,6 +183,16 @@ impl Expected {
             .iter()
             .map(|word| self.word(word))
             .collect();
+        // The PATH has the planned `flux`: no snippet here changes the PATH.
+        if let Some(lookup) = step.get("flux") {
+            let word = usize::try_from(lookup["word"].as_u64().unwrap()).unwrap();
+            self.put(
+                text(lookup, "link"),
+                0,
+                self.us,
+                What::Link(argv[word].as_str().into()),
+            );
+        }
         if let Some(option) = self.restore.take() {
             let at = step["options"]["start"].as_u64().unwrap();
             argv.insert(usize::try_from(at).unwrap(), option);

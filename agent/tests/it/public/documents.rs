@@ -84,7 +84,13 @@ fn image(spec: &AgentSpec) -> Image {
     // A published snippet copies this file.
     image.file("/sys/fs/cgroup/cpuset.cpus", 0o644, "0-3\n");
     if !spec.view.enabled {
-        image.program(fake_flux(), "/usr/bin/flux");
+        // Spack's Flux is where its profile leads.
+        let flux = if sources_profile(spec) {
+            "/opt/env/bin/flux"
+        } else {
+            "/usr/bin/flux"
+        };
+        image.program(fake_flux(), flux);
         // Real Flux puts its own folder first into the PATH. The fake Flux does not, so it is there too.
         if let Some(root) = &spec.view.install_root {
             image.program(fake_flux(), &format!("{root}/bin/flux"));
@@ -95,6 +101,15 @@ fn image(spec: &AgentSpec) -> Image {
     image.hosts(&spec.name, &spec.network.service, spec.size);
     image.file("/dev/termination-log", 0o666, "");
     image
+}
+
+/// Whether a snippet in all pods sources the profile.
+fn sources_profile(spec: &AgentSpec) -> bool {
+    let snippets = &spec.runner.snippets;
+    let before = [&snippets.init, &snippets.pre_command, &snippets.pre];
+    let profiles = || SCRIPTS.iter().filter(|(_, text)| *text == PROFILE);
+    let mut sources = before.into_iter().flatten();
+    sources.any(|source| profiles().any(|(path, _)| source.contains(path)))
 }
 
 /// The spec of a document, with the program, the sizes and external parts replaced.
