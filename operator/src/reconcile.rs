@@ -37,7 +37,7 @@ use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, delete_gangs, join_index, seconds_left};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::finish::{clean_up, delete_or_time_left, end_services, recreate_with_copied_view};
+use crate::reconcile::finish::{clean_up, delete_or_time_left, end_services};
 
 pub mod apply;
 pub mod context;
@@ -130,8 +130,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
 }
 
 /// Writes the status after `carry_out`, which may have failed. If the MiniCluster has ended, deletes what the
-/// spec says. Deletes a Job whose pods cannot mount the view's image, once the status says so. Returns when to
-/// reconcile next.
+/// spec says. Returns when to reconcile next.
 async fn report(
     object: &Cluster,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
@@ -202,15 +201,15 @@ async fn report(
     // These continue from the status `after`, so it must have been written.
     if until_written.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
-        recreate_with_copied_view(&target, &after, context).await?;
     }
     let until_deleted = until_deleted?;
     services_ended?;
     context.miniclusters.clear_failures(&target.uid);
-    // The operator's own status wakes no reconcile. If the end makes another decision necessary, ask for one here.
-    let has_just_ended = status::is_finished(&after) && !status::is_finished(&target.status);
+    // The operator's own status wakes no reconcile. If what it says makes another decision necessary, ask for one here.
+    let is_new = |says: fn(&MiniClusterStatus) -> bool| says(&after) && !says(&target.status);
+    let has_news = is_new(status::is_finished) || is_new(status::image_volume_failed);
     let observed = context.index.observed(&target.key);
-    if has_just_ended && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
+    if has_news && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
         return Ok(Action::requeue(
             context.miniclusters.after_change(&target.uid, Instant::now()),
         ));
@@ -289,12 +288,17 @@ pub async fn report_overload(object: &Cluster, context: &Context) {
 async fn is_confirmed(
     decision: &Decision,
     target: &Target,
+    known_status: &MiniClusterStatus,
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
 ) -> Result<bool, ReconcileError> {
     let expected_job_uid = match decision {
-        // `Delete` follows from what the status has recorded about this Job, and its call has the Job's uid.
-        Decision::Continue | Decision::Delete { .. } => return Ok(true),
+        Decision::Continue => return Ok(true),
+        // That follows from what the status has recorded about this Job, and the call has the Job's uid.
+        Decision::Delete { job_uid } if restart::is_restart_counted(known_status, job_uid) => {
+            return Ok(true);
+        }
+        Decision::Delete { job_uid } | Decision::KeepJob { job_uid } => Some(job_uid),
         Decision::Restart {
             job_uid, job_exists, ..
         } => job_exists.then_some(job_uid),
@@ -324,8 +328,13 @@ async fn is_confirmed(
     let Some(job_uid) = job_uid.cloned() else {
         return Ok(decide(target, cluster, &known_status, &observed) == *decision);
     };
-    let leads = context.writer.read_leads(&target.key, &job_uid).await?;
-    let current = observed.with_leads(&job_uid, leads);
+    // Whether a Job's program has begun also depends on the followers.
+    let pods = if matches!(decision, Decision::Delete { .. } | Decision::KeepJob { .. }) {
+        context.writer.read_pods_of(&target.key, &job_uid).await?
+    } else {
+        context.writer.read_leads(&target.key, &job_uid).await?
+    };
+    let current = observed.with_pods(&job_uid, pods);
     Ok(decide(target, cluster, &known_status, &current) == *decision)
 }
 
@@ -347,7 +356,7 @@ async fn carry_out(
     {
         return Err(ApplyError::NamespaceTerminating.into());
     }
-    if !is_confirmed(decision, target, cluster, context).await? {
+    if !is_confirmed(decision, target, known_status, cluster, context).await? {
         tracing::info!("the cached state is out of date: reconciling again");
         return Ok(Done::OutOfDate);
     }
@@ -365,7 +374,7 @@ async fn carry_out(
             let after = status::restarting(after);
             // The old Job is deleted only after this write: an operator that is killed in between finds the Job's uid in
             // the status.
-            if !write_counted_restart(target, &after, context).await? {
+            if !write_if_unchanged(target, &after, context).await? {
                 return Ok(Done::All);
             }
             tracing::info!(
@@ -413,6 +422,14 @@ async fn carry_out(
             .await
             .map(|()| Done::All)
             .map_err(Into::into),
+        Decision::KeepJob { job_uid } => {
+            let after = restart::without_mount_failure(known_status, job_uid);
+            write_if_unchanged(target, &after, context).await?;
+            tracing::info!(
+                "keeps the Job, though a pod could not mount the view's image: its program may have begun"
+            );
+            Ok(Done::OutOfDate)
+        }
         Decision::EndPods { pods, message, .. } => {
             let text = format!("{} {message}", previous_status::rfc3339(Timestamp::now()));
             for pod in pods {
@@ -564,6 +581,7 @@ fn observation<'a>(
             .as_ref()
             .is_some_and(|flux| is_lead_elsewhere(flux, &target.key.name)),
         restarts_on_failure: pod.and_then(|pod| pod.restart_policy.as_deref()) == Some("OnFailure"),
+        min_size: cluster.and_then(|cluster| cluster.min_size),
         job,
         last_job,
         pods: observed
@@ -581,8 +599,9 @@ fn observation<'a>(
     })
 }
 
-/// Writes the status in which a restart was counted. Returns false if the MiniCluster no longer exists.
-async fn write_counted_restart(
+/// Writes a status that belongs to a decision, if nobody has changed the MiniCluster since: a restart must not be counted
+/// twice. Returns false if the MiniCluster no longer exists.
+async fn write_if_unchanged(
     target: &Target,
     after: &MiniClusterStatus,
     context: &Context,
@@ -590,7 +609,6 @@ async fn write_counted_restart(
     let Some(change) = patch::build(target, &target.status, after).map_err(ReconcileError::Status)? else {
         return Ok(true);
     };
-    // Only if nobody has changed the MiniCluster since: a restart must not be counted twice.
     let written = context
         .writer
         .patch_status_if_unchanged(&target.key, target.resource_version, &change)

@@ -49,6 +49,13 @@ impl CheckedSpec<'_> {
     fn has_lead_elsewhere(&self) -> bool {
         matches!(self, CheckedSpec::Valid(cluster) if cluster.flux.lead.is_some())
     }
+
+    fn min_size(&self) -> Option<u32> {
+        match self {
+            CheckedSpec::Valid(cluster) => cluster.min_size,
+            CheckedSpec::Invalid(_) => None,
+        }
+    }
 }
 
 /// Everything that a status depends on.
@@ -591,10 +598,7 @@ impl<'a> PodSummary<'a> {
         for pod in pods().filter(|pod| !pod.has_ended && !has_completed(pod)) {
             completed.remove(&pod.index);
         }
-        let min_size = match inputs.spec {
-            CheckedSpec::Valid(cluster) => cluster.min_size,
-            CheckedSpec::Invalid(_) => None,
-        };
+        let min_size = inputs.spec.min_size();
         let initial_size = inputs.job.and_then(|job| job.initial_size);
         PodSummary {
             // Of two with the same creation time, the one that has not ended.

@@ -1,6 +1,5 @@
 //! Deletes objects after a job has ended: the services pod, pods and volumes (`cleanupPods`), or the MiniCluster
-//! (`cleanup`, `ttlSecondsAfterFinished`). Before a job has begun, deletes a Job whose pods cannot mount the view's
-//! image.
+//! (`cleanup`, `ttlSecondsAfterFinished`).
 
 use std::time::{Duration, Instant};
 
@@ -74,25 +73,6 @@ pub(super) async fn clean_up(
             .miniclusters
             .remember_status(target, version, &cleaned, Instant::now());
         tracing::info!("deleted pods and volumes (cleanupPods): the job has completed");
-    }
-    Ok(())
-}
-
-/// Deletes a Job whose pods cannot mount the view's image, once the status reports this. Nothing has run yet.
-/// The next Job copies the view.
-pub(super) async fn recreate_with_copied_view(
-    target: &Target,
-    after: &MiniClusterStatus,
-    context: &Context,
-) -> Result<(), ReconcileError> {
-    let Some(job) = context.index.job_of(&target.key, &target.uid) else {
-        return Ok(());
-    };
-    if next_action::must_recreate_job(after, &job) {
-        context.writer.delete_job(&target.key, &job.uid).await?;
-        tracing::info!(
-            "deleted the Job, whose pods cannot mount the view's image, to recreate it with a copy of the view"
-        );
     }
     Ok(())
 }

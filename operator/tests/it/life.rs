@@ -7,10 +7,13 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{EvictParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::gangs::kubernetes_minor;
-use test_support::api_server::{Calls, SETTLE, assert_message, condition, index, test, test_alone, until};
+use crate::restarts::agent_message;
+use test_support::api_server::{
+    Call, Calls, Fault, SETTLE, assert_message, condition, index, test, test_alone, until,
+};
 
 #[test]
 fn minicluster_gets_its_objects_pods_and_a_ready_status() {
@@ -369,6 +372,47 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
             "the condition stays"
         );
         assert_eq!(until("the Job is there", view).await, second);
+        operator.stop().await;
+    });
+}
+
+/// The node mounts the view's image after all, before the operator could delete the Job.
+#[test]
+fn begun_program_is_not_repeated_to_copy_the_view() {
+    if kubernetes_minor() < 35 {
+        return;
+    }
+    test("mounts-late", async |fixture| {
+        let calls = Calls::with_faults(|call: &Call| {
+            let deletes_job = call.verb == "delete" && call.resource == "jobs";
+            deletes_job.then_some(Fault::Answer(503))
+        });
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        let flux = json!({ "container": { "source": "imageVolume" } });
+        fixture
+            .create("mc", json!({ "size": 2, "backoffLimit": 0, "flux": flux }))
+            .await;
+        let pods = fixture.pods("mc", 2).await;
+        let job = fixture.job("mc").await.uid();
+        fixture.cannot_mount(&pods[&1]).await;
+        fixture.when_condition("mc", "ViewMounted", "False").await;
+        operator.stop().await;
+        fixture.mounts_after_all(&pods[&1]).await;
+        for pod in pods.values() {
+            fixture.run_pod(pod).await;
+        }
+        fixture
+            .end_pod(&pods[&0], 7, "Error", &agent_message("program", 7, json!({})))
+            .await;
+        let operator = fixture.operator().await;
+        let status = fixture.when_finished("mc", "Failed").await;
+        assert_eq!(
+            (&status["exitCode"], &status["restartCount"]),
+            (&json!(7), &Value::Null),
+            "{status:#}"
+        );
+        assert_eq!(condition(&status, "ViewMounted")["status"], "True");
+        assert_eq!(fixture.job("mc").await.uid(), job);
         operator.stop().await;
     });
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::edit::{of_job, spec};
+use crate::gangs::kubernetes_minor;
 use crate::restarts::{agent_message, another_job, running};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
 
@@ -189,6 +190,58 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
         );
         assert_eq!(fixture.job("mc").await.uid(), job);
         assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));
+        operator.stop().await;
+    });
+}
+
+/// The status has given the Job up, because a pod could not mount the view. Then the pod runs, and so does the program.
+#[test]
+fn unseen_start_is_not_repeated_to_copy_the_view() {
+    if kubernetes_minor() < 35 {
+        return;
+    }
+    test("stale-view", async |fixture| {
+        let (is_silent, is_refused) = (watch::Sender::new(false), watch::Sender::new(true));
+        let refused = is_refused.subscribe();
+        let refuse_deletion = move |call: &Call| {
+            let deletes_job = call.verb == "delete" && call.resource == "jobs" && *refused.borrow();
+            deletes_job.then_some(Fault::Answer(503))
+        };
+        let operator = operator_with_late("pods", &fixture, &is_silent, refuse_deletion).await;
+        let flux = json!({ "container": { "source": "imageVolume" } });
+        fixture.create("mc", json!({ "size": 2, "flux": flux })).await;
+        let pods = fixture.pods("mc", 2).await;
+        let job = fixture.job("mc").await.uid();
+        fixture.cannot_mount(&pods[&1]).await;
+        fixture.when_condition("mc", "ViewMounted", "False").await;
+        is_silent.send_replace(true);
+        fixture.mounts_after_all(&pods[&1]).await;
+        for pod in pods.values() {
+            fixture.run_pod(pod).await;
+        }
+        operator.calls.clear();
+        is_refused.send_replace(false);
+        until("the operator looks at the pods itself", async || {
+            let calls = operator.calls.all();
+            let looks = |call: &Call| call.verb == "list" && call.resource == "pods";
+            let deletes = |call: &Call| call.verb == "delete" && call.resource == "jobs";
+            calls
+                .iter()
+                .any(|call| looks(call) || deletes(call))
+                .then_some(())
+        })
+        .await;
+        tokio::time::sleep(SETTLE).await;
+        let kept = fixture.job("mc").await;
+        assert_eq!(
+            (kept.uid(), kept.metadata.deletion_timestamp),
+            (job.clone(), None)
+        );
+        is_silent.send_replace(false);
+        let status = fixture.when_condition("mc", "Ready", "True").await;
+        assert_eq!(condition(&status, "ViewMounted")["status"], "True", "{status:#}");
+        assert_eq!(status["restartCount"], Value::Null, "{status:#}");
+        assert_eq!(fixture.job("mc").await.uid(), job);
         operator.stop().await;
     });
 }

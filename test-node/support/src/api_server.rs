@@ -702,6 +702,19 @@ impl Fixture {
             .await;
     }
 
+    /// Plays a kubelet whose runtime could mount the view's image later: the agent's init container has ended.
+    pub async fn mounts_after_all(&self, pod: &Pod) {
+        let terminated = json!({
+            "exitCode": 0, "reason": "Completed",
+            "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:00Z",
+        });
+        let status = json!({ "status": { "initContainerStatuses": [{
+            "name": "flux-agent", "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
+            "state": { "terminated": terminated },
+        }] } });
+        self.patch_pod_status(pod, status).await;
+    }
+
     /// Plays a kubelet whose runtime cannot create the agent's container.
     pub async fn cannot_create_container(&self, pod: &Pod, why: &str) {
         let waiting = json!({ "reason": "CreateContainerError", "message": why });

@@ -297,6 +297,7 @@ fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
             max_restarts: cluster.max_restarts,
             lead_is_elsewhere: cluster.flux.lead.is_some(),
             restarts_on_failure: false,
+            min_size: None,
             job: Some(&job),
             last_job: None,
             pods: vec![&lead],

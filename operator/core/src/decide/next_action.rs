@@ -330,16 +330,6 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
     Key::new(&cluster.namespace, &cluster.headless_name)
 }
 
-/// Whether a Job has to be deleted because its pods cannot mount the view's image. The status must already say so:
-/// by this, the next Job gets a copy of the view.
-pub fn must_recreate_job(status: &MiniClusterStatus, job: &JobSeen) -> bool {
-    job.mounts_view
-        && !job.is_deleting
-        && !job.is_finished()
-        && !job.has_succeeded()
-        && previous_status::image_volume_failed(status)
-}
-
 /// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen
 /// to end, and the cleanup was not done before. A pod in which only a foreign container still runs (`kept_by`) counts
 /// as ended. A failed job's pods stay for their logs.
@@ -723,27 +713,18 @@ mod tests {
     }
 
     #[test]
-    fn job_is_recreated_once_with_a_copy_when_view_cannot_mount() {
+    fn next_job_copies_the_view_if_the_last_could_not_mount_it() {
         let mut status = MiniClusterStatus::default();
-        let mounting = JobSeen {
-            mounts_view: true,
-            ..job(2)
-        };
-        assert!(
-            !must_recreate_job(&status, &mounting),
-            "the status does not say so yet"
-        );
         status.conditions.push(testing::condition(
             ConditionType::ViewMounted,
             ConditionStatus::False,
             "ImageVolumeFailed",
         ));
-        assert!(must_recreate_job(&status, &mounting));
         let deleted = JobSeen {
+            mounts_view: true,
             is_deleting: true,
-            ..mounting
+            ..job(2)
         };
-        assert!(!must_recreate_job(&status, &deleted));
         assert_eq!(
             decide("size: 2", &status, Some(deleted), false),
             NextAction::Nothing
@@ -752,10 +733,6 @@ mod tests {
             panic!()
         };
         assert!(facts.image_volume_failed);
-        assert!(
-            !must_recreate_job(&status, &job(2)),
-            "a Job that copies the view stays"
-        );
     }
 
     /// The pods of both would have the same DNS names, and the program would run twice at the same time.

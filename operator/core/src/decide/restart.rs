@@ -27,7 +27,7 @@
 //! the Job, the rows about the lead apply.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
 use flux_shared::exit::RETRIED;
@@ -44,7 +44,7 @@ use crate::vocabulary::Reason;
 
 mod record;
 
-pub use record::{with_counted_restart, with_restart, without_pending_restart};
+pub use record::{with_counted_restart, with_restart, without_mount_failure, without_pending_restart};
 
 /// A lead that fails within this many seconds after the loss of a follower counts as failed because of that loss.
 /// This matters only with `maxRestarts`, and only if the agent did not learn the cause from Flux.
@@ -83,8 +83,11 @@ pub enum Decision {
         message: String,
         limit: Limit,
     },
-    /// The restart has been counted before: delete the Job.
+    /// The restart has been counted before, or the pods cannot mount the view's image: delete the Job.
     Delete { job_uid: String },
+    /// The status gives the Job up because a pod could not mount the view's image, but its program may have begun since:
+    /// take that back.
+    KeepJob { job_uid: String },
     /// Ask these pods to end by themselves, which keeps their logs: a snippet of another pod has failed. No pods: wait
     /// for those that were asked before.
     EndPods {
@@ -117,6 +120,7 @@ pub struct Observation<'a> {
     pub lead_is_elsewhere: bool,
     /// `restartPolicy: OnFailure`: the kubelet restarts containers.
     pub restarts_on_failure: bool,
+    pub min_size: Option<u32>,
     pub job: Option<&'a JobSeen>,
     /// The last Job that is gone, as last seen.
     pub last_job: Option<&'a JobSeen>,
@@ -153,11 +157,40 @@ impl Observation<'_> {
 /// image. (Then nothing has run, so no restart is counted, and the next Job copies the view.) A Job that has succeeded
 /// does not count as given up: the MiniCluster ends with it.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
-    let is_counted = status
+    !job.has_succeeded()
+        && (is_restart_counted(status, &job.uid)
+            || (job.mounts_view && previous_status::image_volume_failed(status)))
+}
+
+/// Whether the restart that replaces the Job with this uid has been counted.
+pub fn is_restart_counted(status: &MiniClusterStatus, job_uid: &str) -> bool {
+    status
         .restarts
         .iter()
-        .any(|restart| restart.job_uid.as_deref() == Some(&job.uid));
-    !job.has_succeeded() && (is_counted || (job.mounts_view && previous_status::image_volume_failed(status)))
+        .any(|restart| restart.job_uid.as_deref() == Some(job_uid))
+}
+
+/// Whether the program may have begun in this Job, although not all of its pods could mount the view's image. `pods`: the
+/// Job's. `gone`: its leads that no longer exist.
+pub fn may_have_begun(job: &JobSeen, pods: &[&PodSeen], gone: &[&PodSeen], min_size: Option<u32>) -> bool {
+    let is_of_this_start = |pod: &&PodSeen| !was_stopped_by_suspension(job, pod);
+    let has_run = |pod: &PodSeen| pod.is_running || pod.runner_ends > 0 || pod.exit.is_some();
+    let pods = || pods.iter().copied().filter(is_of_this_start);
+    let gone = || gone.iter().copied().filter(is_of_this_start);
+    let has_begun = |lead: &PodSeen| {
+        lead.has_joined
+            || lead.runner_ends > 0
+            || lead.exit.is_some()
+            || (lead.replaces() && gone().next().is_none())
+    };
+    // The probe that finds out whether the lead has joined is later than the program, which begins as soon as enough
+    // brokers are online.
+    let quorum = min_size.or(job.initial_size).unwrap_or(job.completions);
+    let running: BTreeSet<u32> = pods().filter(|pod| has_run(pod)).map(|pod| pod.index).collect();
+    job.has_lead_index_failed
+        || gone().any(has_run)
+        || pods().any(|pod| pod.index == 0 && has_begun(pod))
+        || (running.contains(&0) && running.len() >= usize::try_from(quorum).unwrap_or(usize::MAX))
 }
 
 /// The Job as the status sees it. The operator deletes a Job that was given up, so such a Job counts as being deleted.
@@ -311,9 +344,16 @@ pub fn decide(observation: &Observation) -> Decision {
     match observation.job {
         Some(job) if job.is_deleting => Decision::Continue,
         Some(job) if job.has_succeeded() => Decision::Continue,
-        Some(job) if is_given_up(observation.status, job) => Decision::Delete {
-            job_uid: job.uid.clone(),
-        },
+        Some(job) if is_given_up(observation.status, job) => {
+            let job_uid = job.uid.clone();
+            let has_begun =
+                || may_have_begun(job, &observation.pods, &observation.gone, observation.min_size);
+            if is_restart_counted(observation.status, &job_uid) || !has_begun() {
+                Decision::Delete { job_uid }
+            } else {
+                Decision::KeepJob { job_uid }
+            }
+        }
         Some(job) => decide_with_job(observation, job),
         None => decide_without_job(observation),
     }
@@ -378,12 +418,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
         };
     }
     // The restart that replaces this Job is already counted: create the next Job.
-    if observation
-        .status
-        .restarts
-        .iter()
-        .any(|restart| restart.job_uid.as_ref() == Some(&uid))
-    {
+    if is_restart_counted(observation.status, &uid) {
         return Decision::Continue;
     }
     // No restart, even if a limit allows one: a user who deletes a failed Job wants no other.

@@ -147,14 +147,14 @@ impl Observed {
             })
     }
 
-    /// A copy in which the lead pods of the Job with the uid `job` are those of a new list (uid and pod). A lead pod
-    /// that the list lacks goes to `gone_leads`. The watch may lag behind the list.
-    pub fn with_leads(&self, job: &str, leads: Vec<(String, PodSeen)>) -> Observed {
+    /// A copy in which pods of the Job with the uid `job` are those of a new list (uid and pod), which has at least all
+    /// lead pods. A lead pod that the list lacks goes to `gone_leads`. The watch may lag behind the list.
+    pub fn with_pods(&self, job: &str, listed: Vec<(String, PodSeen)>) -> Observed {
         let mut updated = self.clone();
         let is_gone = |uid: &String, pod: &PodSeen| {
             pod.index == 0
                 && pod.job_uid.as_deref() == Some(job)
-                && !leads.iter().any(|(lead, _)| lead == uid)
+                && !listed.iter().any(|(lead, _)| lead == uid)
         };
         let gone = updated
             .pods
@@ -166,13 +166,12 @@ impl Observed {
                 .gone_leads
                 .extend(updated.pods.remove(&uid).map(|pod| *pod));
         }
-        for (uid, mut lead) in leads {
+        for (uid, mut pod) in listed {
             let before = updated.pods.get(&uid).map(Box::as_ref);
-            lead.remember(before);
+            pod.remember(before);
             // The pod itself need not show this: the index also learns it from the node (`Index::update_silence`).
-            lead.is_on_silent_node |=
-                !lead.has_ended && before.is_some_and(|before| before.is_on_silent_node);
-            updated.pods.insert(uid, Box::new(lead));
+            pod.is_on_silent_node |= !pod.has_ended && before.is_some_and(|before| before.is_on_silent_node);
+            updated.pods.insert(uid, Box::new(pod));
         }
         updated
     }

@@ -222,7 +222,7 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
         pods: pods.map(|(uid, pod)| (uid, Box::new(pod))).into(),
         ..Observed::default()
     };
-    let updated = observed.with_leads(
+    let updated = observed.with_pods(
         "job",
         vec![(
             "c".into(),
@@ -284,7 +284,7 @@ fn lead_that_is_read_again_unchanged_is_the_same() {
             index.update_pod(&metadata("mc-0", "lead", "1"), state.clone());
         }
         let observed = index.observed(&key);
-        let again = observed.with_leads("job", vec![("lead".into(), states.last().unwrap().clone())]);
+        let again = observed.with_pods("job", vec![("lead".into(), states.last().unwrap().clone())]);
         assert_eq!(again, *observed);
     }
 }

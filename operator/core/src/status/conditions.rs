@@ -9,6 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
 use super::{CheckedSpec, Inputs, PodSummary, post, rfc3339, short};
+use crate::decide::restart;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble, is_about_mount};
 use crate::observe::storage::DiskSeen;
@@ -182,7 +183,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) 
             suspended.1,
         ),
     ];
-    let optional = view(inputs, summary)
+    let optional = view(inputs)
         .into_iter()
         .chain(volumes(inputs))
         .chain(archive(inputs, summary))
@@ -361,7 +362,7 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
 
 /// The condition ViewMounted: whether the view's image could be mounted, if that was tried. A failure is kept, since it
 /// makes later Jobs copy the view.
-fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
+fn view(inputs: &Inputs) -> Option<Statement> {
     let statement = |status: ConditionStatus, reason: Reason, message: String| {
         Statement::new(ConditionType::ViewMounted, status, reason, message)
     };
@@ -372,12 +373,9 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     if !job.mounts_view {
         return copied(inputs, job);
     }
-    // Once the job may have begun, its pods are not replaced by pods that copy the view. (While the kubelet restarts the
-    // lead's container, the lead has not joined.)
+    // Once the job may have begun, its pods are not replaced by pods that copy the view.
     let may_have_begun = super::has_been_ready(inputs.previous)
-        || summary
-            .lead
-            .is_some_and(|lead| lead.has_joined || lead.runner_ends > 0)
+        || restart::may_have_begun(job, &inputs.pods, &inputs.gone, inputs.spec.min_size())
         || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match failed_view_mount(inputs) {
         Some((pod, error)) if !may_have_begun => statement(

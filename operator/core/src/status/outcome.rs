@@ -491,7 +491,8 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         CheckedSpec::Invalid(_) => (0, 0),
     };
     // `loss_that_ended_the_lead` (the lead has ended, perhaps because of a lost follower) and
-    // `follower_lost_by_failing_job` (the Job names a follower) do not read `restarts_on_failure` and `last_job`.
+    // `follower_lost_by_failing_job` (the Job names a follower) do not read `restarts_on_failure`, `min_size` and
+    // `last_job`.
     let observation = Observation {
         status: inputs.previous,
         is_spec_valid: matches!(inputs.spec, CheckedSpec::Valid(_)),
@@ -499,6 +500,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         max_restarts,
         lead_is_elsewhere: inputs.spec.has_lead_elsewhere(),
         restarts_on_failure: false,
+        min_size: None,
         job: inputs.job,
         last_job: None,
         pods: inputs.pods.clone(),

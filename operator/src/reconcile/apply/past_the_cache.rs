@@ -44,11 +44,15 @@ impl Writer {
         .await
     }
 
+    /// Reads all pods of the Job with this uid. Returns them with their uids.
+    pub async fn read_pods_of(&self, cluster: &Key, job: &str) -> Result<Vec<(String, PodSeen)>, ApplyError> {
+        self.read_pods(cluster, &format!("{}={job}", labels::JOB_UID))
+            .await
+    }
+
     /// Reads whether a container in the pods of the Job with this uid has ever started.
     pub async fn has_begun(&self, cluster: &Key, job: &str) -> Result<bool, ApplyError> {
-        let pods = self
-            .read_pods(cluster, &format!("{}={job}", labels::JOB_UID))
-            .await?;
+        let pods = self.read_pods_of(cluster, job).await?;
         Ok(pods.iter().any(|(_, pod)| pod.has_begun))
     }
 

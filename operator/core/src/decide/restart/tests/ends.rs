@@ -35,6 +35,7 @@ impl Seen {
             max_restarts: self.max_restarts,
             lead_is_elsewhere: self.lead_is_elsewhere,
             restarts_on_failure: false,
+            min_size: None,
             job: Some(&self.job),
             last_job: None,
             pods: self.pods.iter().collect(),
@@ -464,6 +465,7 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
             max_restarts: 0,
             lead_is_elsewhere: false,
             restarts_on_failure: false,
+            min_size: None,
             job: None,
             last_job: last,
             pods,
@@ -549,6 +551,7 @@ fn job_that_was_deleted_in_its_queue_is_not_restarted() {
             max_restarts: 0,
             lead_is_elsewhere: false,
             restarts_on_failure: false,
+            min_size: None,
             job: None,
             last_job: Some(last),
             pods: Vec::new(),
@@ -913,6 +916,7 @@ fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
         let seen = seen(is_suspended, start, is_disruption);
         let observation = Observation {
             restarts_on_failure: true,
+            min_size: None,
             ..seen.observation()
         };
         let counted = match decide(&observation) {
@@ -934,6 +938,7 @@ fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
         });
         let observation = Observation {
             restarts_on_failure: true,
+            min_size: None,
             ..later.observation()
         };
         assert_eq!(decide(&observation), Decision::Continue);
@@ -998,6 +1003,7 @@ fn shutdown_of_the_instance_fails_the_job_with_on_failure() {
         };
         decide(&Observation {
             restarts_on_failure: true,
+            min_size: None,
             ..seen.observation()
         })
     };
@@ -1429,4 +1435,73 @@ fn loss_of_index_0_restarts_nothing_under_a_remote_lead() {
         ..burst(job.clone(), Vec::new()).observation()
     };
     assert!(matches!(decide(&without_job), Decision::Restart { reason, .. } if reason == "JobDeleted"));
+}
+
+/// The status says that a pod could not mount the view's image. Before the Job is deleted, the node may mount it after
+/// all; with `minSize`, the program may begin without this pod.
+#[test]
+fn job_that_cannot_mount_the_view_stays_once_begun() {
+    let mut seen = Seen::of(
+        JobSeen {
+            mounts_view: true,
+            ..job()
+        },
+        Vec::new(),
+    );
+    seen.status.conditions.push(testing::condition(
+        ConditionType::ViewMounted,
+        ConditionStatus::False,
+        "ImageVolumeFailed",
+    ));
+    let job_uid = || "job".to_owned();
+    let deleted = Decision::Delete { job_uid: job_uid() };
+    let kept = Decision::KeepJob { job_uid: job_uid() };
+    let waits = |index: u32| PodSeen {
+        is_running: false,
+        ..pod(index)
+    };
+    let decision_for = |pods: Vec<PodSeen>, gone: &[&PodSeen], min_size: Option<u32>| {
+        let observation = Observation {
+            pods: pods.iter().collect(),
+            gone: gone.to_vec(),
+            min_size,
+            ..seen.observation()
+        };
+        decide(&observation)
+    };
+    assert_eq!(decision_for(vec![pod(0), waits(1)], &[], None), deleted);
+    assert_eq!(
+        decision_for(vec![pod(0), waits(1)], &[], Some(1)),
+        kept,
+        "the lead waits for no other"
+    );
+    assert_eq!(decision_for(vec![waits(0), pod(1)], &[], Some(1)), deleted);
+    assert_eq!(decision_for(vec![pod(0), pod(1)], &[], None), kept);
+    let failed = ended(0, by(Ender::Program, 7));
+    assert_eq!(decision_for(vec![failed, waits(1)], &[], None), kept);
+    let replacement = PodSeen {
+        index_disruptions: 1,
+        ..waits(0)
+    };
+    let pods = || vec![replacement.clone(), waits(1)];
+    assert_eq!(
+        decision_for(pods(), &[], None),
+        kept,
+        "the first lead was not seen"
+    );
+    assert_eq!(decision_for(pods(), &[&waits(0)], None), deleted);
+    assert_eq!(decision_for(pods(), &[&pod(0)], None), kept);
+    // The next status has no such condition, and the Job goes on.
+    let pods = [ended(0, by(Ender::Program, 7)), pod(1)];
+    let after = without_mount_failure(&seen.status, "job");
+    let observation = Observation {
+        status: &after,
+        pods: pods.iter().collect(),
+        ..seen.observation()
+    };
+    assert!(matches!(decide(&observation), Decision::Fail { .. }));
+    // A counted restart is never taken back.
+    seen.status = with_restart(&seen.status, Some("job"), "LeadLost", "", observation.now);
+    seen.pods = vec![pod(0), pod(1)];
+    assert_eq!(seen.decision(), deleted);
 }

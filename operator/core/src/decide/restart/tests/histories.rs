@@ -74,6 +74,7 @@ fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
             max_restarts: 0,
             lead_is_elsewhere: false,
             restarts_on_failure: false,
+            min_size: None,
             job: None,
             last_job: None,
             pods: Vec::new(),

@@ -109,6 +109,8 @@ impl World {
                     self.delete_job_of(&job_uid);
                 }
             }
+            // The model has no view that cannot be mounted.
+            Decision::KeepJob { job_uid } => self.record_violation(format!("{job_uid} is kept")),
             Decision::EndPods { pods, .. } => {
                 for name in pods {
                     if may_write()
@@ -196,6 +198,7 @@ impl World {
             max_restarts: self.max_restarts,
             lead_is_elsewhere: false,
             restarts_on_failure: false,
+            min_size: None,
             job: observed.job.as_ref(),
             last_job: observed.last_job.as_deref(),
             pods: observed
