@@ -628,14 +628,20 @@ impl Writer {
             .map(drop)
     }
 
-    /// Deletes the MiniCluster with this uid, whose time to live is over.
-    pub async fn delete_minicluster(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+    /// Deletes a MiniCluster whose time to live is over, if it still has this resourceVersion. Returns whether it had.
+    pub async fn delete_minicluster(&self, cluster: &Key, version: String) -> Result<bool, ApplyError> {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let deleted = api
-            .delete(&cluster.name, &delete_params(Some(uid.to_owned())))
-            .await
-            .map(drop);
-        ignore_gone(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
+        let unchanged = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: None,
+                resource_version: Some(version),
+            }),
+            ..DeleteParams::background()
+        };
+        let deleted = api.delete(&cluster.name, &unchanged).await;
+        none_if_gone_or_changed(deleted)
+            .map(|deleted| deleted.is_some())
+            .map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
     /// Deletes a Job after its pods, so that no pod of it is left when another Job is created.

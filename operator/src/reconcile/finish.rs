@@ -14,6 +14,10 @@ use k8s_openapi::jiff::Timestamp;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 
+/// When to reconcile again if the watch has not reported an edit yet that decides what is deleted. Usually the watch
+/// reports it before that.
+const PAUSE_AFTER_EDIT: Duration = Duration::from_secs(5);
+
 /// Deletes the services pod of a MiniCluster that has ended.
 pub(super) async fn end_services(
     target: &Target,
@@ -29,7 +33,7 @@ pub(super) async fn end_services(
 }
 
 /// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. If the operator is
-/// killed in between, the next one repeats this.
+/// killed in between, the next one repeats this. The watch reports an edit of the spec that it does not know yet.
 pub(super) async fn clean_up(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -61,6 +65,9 @@ pub(super) async fn clean_up(
     let job_uid = job.uid.clone();
     // Not held while the pods are deleted: the index would have to copy the objects at the next change.
     drop(observed);
+    if context.writer.version_if_unedited(target).await?.is_none() {
+        return Ok(());
+    }
     context
         .writer
         .clean_up(&target.key, &job_uid, &volumes, &target.uid)
@@ -94,12 +101,14 @@ pub(super) async fn delete_or_time_left(
     match next_action::seconds_to_live(spec, after, context.metrics.server_clock.now()) {
         None => Ok(None),
         Some(0) => {
-            context
-                .writer
-                .delete_minicluster(&target.key, &target.uid)
-                .await?;
-            tracing::info!("deleted the finished MiniCluster (cleanup, or ttlSecondsAfterFinished)");
-            Ok(None)
+            let version = context.writer.version_if_unedited(target).await?;
+            if let Some(version) = version
+                && context.writer.delete_minicluster(&target.key, version).await?
+            {
+                tracing::info!("deleted the finished MiniCluster (cleanup, or ttlSecondsAfterFinished)");
+                return Ok(None);
+            }
+            Ok(Some(PAUSE_AFTER_EDIT))
         }
         Some(seconds) => Ok(Some(Duration::from_secs(seconds))),
     }

@@ -363,7 +363,7 @@ fn operator_uses_exactly_the_shipped_permissions() {
         let installed = Installation::whole(&json!({ "kueue": { "enabled": true } }));
         let mut permissions = installed.permissions("flux-operator");
         permissions.extend(installed.permissions("flux-operator-nodes"));
-        // Only PersistentVolumes and large specs need this permission. This test has neither.
+        // Only deletions, PersistentVolumes and large specs need this permission. This test has none of them.
         assert!(permissions.remove(&read_past_the_cache()));
         assert_sufficient_and_all_used(&seen, &permissions);
     });

@@ -1,5 +1,7 @@
 //! Watches that lag behind the API server: what they have delivered so far never decides alone.
 
+use std::time::Duration;
+
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -190,6 +192,42 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
         );
         assert_eq!(fixture.job("mc").await.uid(), job);
         assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));
+        operator.stop().await;
+    });
+}
+
+/// The operator deletes by what the spec says now.
+#[test]
+fn unseen_edit_prevents_a_deletion_after_the_end() {
+    test("stale-ttl", async |fixture| {
+        let is_silent = watch::Sender::new(false);
+        let operator = operator_with_late("miniclusters", &fixture, &is_silent, |_| None).await;
+        fixture
+            .create("ttl", json!({ "size": 1, "ttlSecondsAfterFinished": 5 }))
+            .await;
+        fixture
+            .create("pods", json!({ "size": 1, "cleanupPods": true }))
+            .await;
+        let pods = [fixture.pods("ttl", 1).await, fixture.pods("pods", 1).await];
+        fixture.end_pod(&pods[0][&0], 0, "Completed", "").await;
+        fixture.when_condition("ttl", "Complete", "True").await;
+        is_silent.send_replace(true);
+        fixture
+            .edit("ttl", json!({ "ttlSecondsAfterFinished": null }))
+            .await;
+        fixture.edit("pods", json!({ "cleanupPods": null })).await;
+        fixture.end_pod(&pods[1][&0], 0, "Completed", "").await;
+        fixture.when_condition("pods", "Complete", "True").await;
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        for name in ["ttl", "pods"] {
+            assert_eq!(fixture.get(name).await.metadata.deletion_timestamp, None);
+            assert_eq!(fixture.all_pods(name).await.len(), 1, "{name} keeps its pod");
+        }
+        is_silent.send_replace(false);
+        operator.settled().await;
+        let status = fixture.status("pods").await;
+        assert!(condition(&status, "CleanedUp").is_null(), "{status:#}");
+        fixture.get("ttl").await;
         operator.stop().await;
     });
 }

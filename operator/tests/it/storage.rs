@@ -22,7 +22,7 @@ use test_support::api_server::{
 use test_support::call::assert_sufficient_and_all_used;
 use test_support::installation::{Installation, Permission};
 
-/// Only PersistentVolumes whose owner is gone, and large specs, need this permission.
+/// Only a deletion by the operator, PersistentVolumes whose owner is gone, and large specs need this permission.
 pub fn read_past_the_cache() -> Permission {
     ("flux-framework.org".into(), "miniclusters".into(), "get".into())
 }

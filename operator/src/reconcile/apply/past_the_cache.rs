@@ -5,8 +5,11 @@ use flux_operator_core::labels;
 use flux_operator_core::observe::job::{JobObject, JobSeen};
 use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
 use flux_operator_core::observe::{Index, Key, controller_uid};
+use flux_operator_core::target::Target;
+use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, ResourceExt};
 
 use super::{ApplyError, Writer, api_error, check_label};
@@ -33,6 +36,21 @@ impl Writer {
         let job_seen = JobSeen::of(&job);
         index.update_job(&job.metadata, job_seen.clone());
         Ok(Some(job_seen))
+    }
+
+    /// The MiniCluster's resourceVersion, if its spec is still the one that `target` has.
+    pub async fn version_if_unedited(&self, target: &Target) -> Result<Option<String>, ApplyError> {
+        let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &target.key.namespace);
+        let name = &target.key.name;
+        let found = api
+            .get_metadata_opt(name)
+            .await
+            .map_err(|error| api_error::<MiniCluster>("get", name, error))?;
+        let is_unedited = |metadata: &ObjectMeta| {
+            metadata.uid.as_ref() == Some(&target.uid) && metadata.generation == target.generation
+        };
+        let unedited = found.map(|found| found.metadata).filter(is_unedited);
+        Ok(unedited.and_then(|metadata| metadata.resource_version))
     }
 
     /// Reads the lead pods of the Job with this uid. Returns them with their uids.
