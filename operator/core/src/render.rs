@@ -236,7 +236,8 @@ pub struct Objects {
 
 impl Objects {
     /// Whether objects that are created before the Job, and stay as they are from then on, follow from the spec. (The
-    /// curve certificate is random, unless the spec has one. Outdated volumes are replaced.)
+    /// curve certificate is random, unless the spec has one. Outdated volumes and Services are replaced, but a Service stays
+    /// if its sidecar gets another name.)
     pub fn has_fixed_objects_of_the_spec(&self, cluster: &ValidMiniCluster) -> bool {
         !cluster.users.is_empty()
             || cluster.restful.is_some()

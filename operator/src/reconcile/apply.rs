@@ -248,20 +248,19 @@ impl Writer {
         );
         config_map?;
         headless?;
-        // The policy must exist before the brokers do.
-        if let Some(policy) = network_policy {
-            self.create(policy, &member.uid).await?;
-        }
-        for service in services {
-            self.create_service(index, service, &member.uid).await?;
-        }
         self.create_volumes(volumes, &member.uid).await?;
         // The gang must exist before the pods: schedulers look for it when they see the pods.
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
-        // The Secrets come after the other objects, since they are never changed: if one of those cannot be created, the
-        // user can still edit the spec, and the Secrets get the new values.
+        for service in services {
+            self.create_service(index, service, &member.uid).await?;
+        }
+        // The policy and the Secrets come last, since they are never changed: if another object cannot be created, the
+        // user can still edit the spec, and they follow from the new one. The policy must exist before the brokers do.
+        if let Some(policy) = network_policy {
+            self.create(policy, &member.uid).await?;
+        }
         self.create_secrets(secrets).await?;
         if is_deleted() {
             return Ok(());
@@ -364,20 +363,41 @@ impl Writer {
         Ok(())
     }
 
-    /// Creates the Service of a sidecar.
+    /// Creates the Service of a sidecar. An existing one may be of an earlier spec, which was edited before there was a
+    /// Job: it gets the labels and ports of this one.
     pub async fn create_service(
         &self,
         index: &Index,
         service: &Service,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let (Creation::Created(metadata) | Creation::Existed(metadata)) = self.create(service, owner).await?;
+        let metadata = match self.create(service, owner).await? {
+            Creation::Created(metadata) => metadata,
+            Creation::Existed(existing) => self.update_service(service, existing.uid).await?,
+        };
         // Only the metadata is known. The watch reports the selector.
         index.update_service(
             &metadata,
             ServiceSeen::of(&ServiceObject::new(metadata.clone(), ServiceSpecPart::default())),
         );
         Ok(())
+    }
+
+    /// Replaces the labels and the spec of the Service with this uid. (A server-side apply would keep the former ports: a
+    /// creation has another owner of the fields than an apply.)
+    async fn update_service(&self, wanted: &Service, uid: Option<String>) -> Result<Metadata, ApplyError> {
+        let name = wanted.name_any();
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
+        let change = json!({
+            "metadata": { "uid": uid, "labels": wanted.metadata.labels }, "spec": wanted.spec,
+        });
+        let parameters = PatchParams::apply(labels::MANAGER);
+        let patched = api
+            .patch_metadata(&name, &parameters, &Patch::Merge(change))
+            .await;
+        patched
+            .map(|patched| patched.metadata)
+            .map_err(|error| api_error::<Service>("patch", &name, error))
     }
 
     /// Creates the pod of `spec.services`.

@@ -9,8 +9,9 @@ use flux_operator_core::status::patch;
 use flux_operator_core::target::Target;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
-use kube::Resource;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, Service};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Resource};
 use serde_json::{Value, json};
 
 use test_support::api_server::{Call, Calls, Fault, Fixture, assert_message, condition, test, until};
@@ -103,6 +104,52 @@ fn edit_of_a_cluster_whose_job_was_refused_is_in_all_objects() {
         assert_eq!(secret.data.unwrap()["ada"].0, b"second");
         let service = fixture.api::<Service>().get("db").await.unwrap();
         assert_eq!(service.spec.unwrap().ports.unwrap()[0].port, 90);
+        operator.stop().await;
+    });
+}
+
+/// The same if another object cannot be created: a volume, or the Service of another sidecar.
+#[test]
+fn edit_of_a_cluster_that_waits_for_a_name_is_in_its_service() {
+    test("taken-edit", async |fixture| {
+        let operator = fixture.operator().await;
+        let volumes: Api<PersistentVolume> = Api::all(fixture.client.clone());
+        let volume = format!("{}.volume.data", fixture.namespace);
+        let foreign = json!({
+            "metadata": { "name": volume },
+            "spec": { "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteMany"], "hostPath": { "path": "/tmp/a" } },
+        });
+        let foreign = serde_json::from_value(foreign).unwrap();
+        volumes.create(&PostParams::default(), &foreign).await.unwrap();
+        let foreign = json!({ "metadata": { "name": "taken" }, "spec": { "ports": [{ "port": 80 }] } });
+        fixture.add::<Service>(foreign).await;
+        let spec = |name: &str, port: u32| {
+            let containers = json!([
+                { "image": "app:1", "command": "hostname", "runFlux": true },
+                { "image": "db:1", "name": format!("db-{name}"), "ports": [port, 100] },
+                { "image": "db:1", "name": "taken", "ports": if name == "service" { json!([80]) } else { json!([]) } },
+            ]);
+            let volumes = if name == "volume" {
+                json!({ "data": { "path": "/tmp/b" } })
+            } else {
+                json!({})
+            };
+            json!({ "size": 1, "containers": containers, "volumes": volumes })
+        };
+        for name in ["volume", "service"] {
+            fixture.create(name, spec(name, 80)).await;
+            fixture.when_is(name, "reason", "NameTaken").await;
+            fixture.edit(name, spec(name, 90)).await;
+            fixture.when_is(name, "observedGeneration", 2).await;
+        }
+        volumes.delete(&volume, &DeleteParams::default()).await.unwrap();
+        fixture.delete::<Service>("taken").await;
+        for name in ["volume", "service"] {
+            fixture.pods(name, 1).await;
+            let service = fixture.api::<Service>().get(&format!("db-{name}")).await.unwrap();
+            let ports = service.spec.unwrap().ports.unwrap();
+            assert_eq!(ports.iter().map(|port| port.port).collect::<Vec<_>>(), [90, 100]);
+        }
         operator.stop().await;
     });
 }
