@@ -7,15 +7,13 @@ use crate::stage::{ExpectedEnd, Program, sleep, test};
 use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
+/// Drains a worker as `examples/restarts/README.md` does, but of the pods of all MiniClusters.
 async fn drain(worker: u8) {
-    let of_ours = "app.kubernetes.io/managed-by=flux-framework-flux-operator";
     let words = [
         "--ignore-daemonsets",
         "--delete-emptydir-data",
-        "--force",
+        "--pod-selector=flux-framework.org/minicluster",
         "--timeout=120s",
-        "--pod-selector",
-        of_ours,
     ];
     kubectl(&[&["drain", &node(worker)], words.as_slice()].concat()).await;
 }
