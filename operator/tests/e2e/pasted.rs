@@ -252,8 +252,9 @@ fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Pat
         if documents[0]["kind"] != "MiniCluster" || !(is_file || has_word(&commands, name)) {
             continue;
         }
-        std::fs::write(folder.join(&file), yaml_of(&documents)).unwrap();
-        if !is_file {
+        if is_file {
+            std::fs::write(folder.join(&file), yaml_of(&documents)).unwrap();
+        } else {
             fixture.kubectl(&["apply", "-f", "-"], &yaml_of(&documents));
         }
     }
