@@ -406,7 +406,8 @@ fn silently_broken_connection_is_detected() {
         is_whole(&fixture, "before").await;
         way.break_connections();
         fixture.create("after", json!({ "size": 2 })).await;
-        // The client's pings detect it within 45 s. (A watch alone would be silent for five minutes.)
+        // After 90 s without a byte, the client drops the connection (`READ_TIMEOUT` in `api/client.rs`). The watch
+        // alone would be silent for five minutes.
         let begin = Instant::now();
         while fixture.find::<Job>("after").await.is_none() {
             assert!(begin.elapsed() < Duration::from_secs(120), "nobody has noticed");
