@@ -7,6 +7,7 @@ use flux_operator_core::observe::deleted::{Deleted, Propagation};
 use flux_operator_core::observe::node::ViewNodes;
 use flux_operator_core::observe::{Key, Observed};
 use flux_operator_core::obstacle::Obstacle;
+use flux_operator_core::render::elastic::begin_to_resize;
 use flux_operator_core::render::overlaid::AppliedOverlay;
 use flux_operator_core::render::refusal::{self, DryRun};
 use flux_operator_core::render::services::Member;
@@ -182,9 +183,9 @@ async fn recreate_job(
     if !is_untouched || context.writer.has_begun(&target.key, job_uid).await? {
         return Ok(Done::All);
     }
-    // The gang first: the Job's annotation has its name.
-    gang::delete_of_job(target, observed, context).await?;
     context.writer.delete_job(&target.key, job_uid).await?;
+    // After the Job: if the Job could not be deleted, and the user took the edit back, its pods would wait for the gang.
+    gang::delete_of_job(target, observed, context).await;
     tracing::info!("deleted the Job to recreate it: the spec was edited before anything had started");
     Ok(Done::JobChanged)
 }
@@ -222,12 +223,20 @@ async fn change_job(
         ..
     } = differences;
     let is_new_start = *is_new_start;
-    if let Some(elastic) = *elastic {
+    let job = context.index.job(&target.key);
+    if let (Some(elastic), Some(job)) = (*elastic, job) {
         // By the hash that was applied last, `patch` finds out whether `suspend` has changed in the spec. Only then it
         // sets `suspend`: somebody else may have resumed the Job.
-        let job = context.index.job(&target.key);
         let maximum = facts.maximum_size.unwrap_or(elastic.size);
-        let fields = elastic.patch(cluster, job_uid, job.as_ref(), maximum, is_new_start);
+        let fields = elastic.patch(cluster, job_uid, Some(&job), maximum, is_new_start);
+        let gang = gang::change_for(cluster, &job, elastic.size, is_new_start, context);
+        if (is_new_start || gang.is_some()) && !job.is_resizing {
+            let mark = begin_to_resize(job_uid, &job);
+            context
+                .writer
+                .scale_job(&context.index, &target.key, &mark)
+                .await?;
+        }
         // Before the Job: once the Job has the size, nothing would write the ConfigMap any more.
         if is_new_start {
             let facts = RenderFacts {
@@ -240,10 +249,10 @@ async fn change_job(
                 .resize_config_map(&objects.config_map, elastic.size, maximum, &target.uid)
                 .await?;
         }
-        // Before the Job: `resize` compares the new size with the Job's in the index, which `scale_job` updates.
-        gang::resize(target, cluster, elastic.size, is_new_start, context).await?;
-        let has_old_start = job.is_some_and(|job| job.is_suspended && job.has_start);
-        if has_old_start && fields["spec"]["suspend"] == false {
+        if let Some(change) = gang {
+            gang::resize(target, &change, context).await?;
+        }
+        if job.is_suspended && job.has_start && fields["spec"]["suspend"] == false {
             context.writer.forget_start(&target.key, job_uid).await?;
         }
         context

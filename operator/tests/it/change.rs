@@ -1,7 +1,10 @@
 //! What may change while a MiniCluster lives, and how it is deleted.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use flux_operator_core::render::elastic::RESIZING;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -11,7 +14,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
-use test_support::api_server::{Calls, Fixture, Namespaced, condition, test, until};
+use test_support::api_server::{Call, Calls, Fault, Fixture, Namespaced, condition, test, until};
 
 use crate::restarts;
 
@@ -199,6 +202,43 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
             .await;
         fixture.when_is("queued", "observedGeneration", 2).await;
         assert_eq!(fixture.job("queued").await.spec.unwrap().suspend, Some(true));
+        operator.stop().await;
+    });
+}
+
+/// The new size is in the ConfigMap. Then the Job cannot be changed, and the user takes the size back.
+#[test]
+fn size_that_is_taken_back_is_in_the_config_map_again() {
+    test("size-back", async |fixture| {
+        let (is_refused, is_resized) = (Arc::new(AtomicBool::new(true)), AtomicBool::new(false));
+        let refused = is_refused.clone();
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_patch = |resource: &str| call.verb == "patch" && call.resource == resource;
+            if is_patch("configmaps") {
+                is_resized.store(true, Ordering::SeqCst);
+            }
+            let is_late = is_resized.load(Ordering::SeqCst) && refused.load(Ordering::SeqCst);
+            (is_patch("jobs") && is_late).then_some(Fault::Answer(500))
+        });
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        fixture.create("mc", json!({ "size": 4, "suspend": true })).await;
+        fixture.when_condition("mc", "Suspended", "True").await;
+        let has_size = async |size: u32| {
+            let config_map = fixture.find::<ConfigMap>("mc-agent").await?;
+            let spec = AgentSpec::from_toml(&config_map.data?["agent.toml"]).unwrap();
+            (spec.size == size).then_some(())
+        };
+        fixture.edit("mc", json!({ "size": 2 })).await;
+        until("the ConfigMap has the new size", async || has_size(2).await).await;
+        assert_eq!(fixture.job("mc").await.spec.unwrap().completions, Some(4));
+        fixture.edit("mc", json!({ "size": 4 })).await;
+        is_refused.store(false, Ordering::SeqCst);
+        until("the ConfigMap has the size again", async || has_size(4).await).await;
+        fixture.edit("mc", json!({ "suspend": false })).await;
+        fixture.pods("mc", 4).await;
+        assert!(has_size(4).await.is_some());
+        let hash = &fixture.job("mc").await.annotations()["flux-framework.org/rendered-hash"].clone();
+        assert!(!hash.starts_with(RESIZING), "{hash}");
         operator.stop().await;
     });
 }

@@ -18,7 +18,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use test_support::api_server::{
-    Call, Calls, Fault, Fixture, Operator, apply, assert_message, condition, kubectl_program, test,
+    Call, Calls, Fault, Fixture, Operator, SETTLE, apply, assert_message, condition, kubectl_program, test,
     test_alone, until,
 };
 use test_support::installation::{Installation, Permission};
@@ -162,9 +162,26 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         // operator tries again, it finds the objects that it created before the Job.
         let is_lost = Arc::new(AtomicBool::new(false));
         let lost = is_lost.clone();
+        // While this is true, the Job `volcano` cannot be changed once its gang was. The Job `edited` cannot be deleted,
+        // and `edited` has no status, so that the API server accepts edits.
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let (refused, is_resized) = (is_refused.clone(), AtomicBool::new(false));
         let calls = Calls::with_faults(move |call: &Call| {
-            let is_job = call.verb == "create" && call.resource == "jobs" && call.name == "volcano";
-            (is_job && !lost.swap(true, Ordering::SeqCst)).then_some(Fault::Lost)
+            let is_refused = refused.load(Ordering::SeqCst);
+            match (call.verb.as_str(), call.resource.as_str(), call.name.as_str()) {
+                ("create", "jobs", "volcano") => (!lost.swap(true, Ordering::SeqCst)).then_some(Fault::Lost),
+                ("patch", "podgroups", _) => {
+                    is_resized.store(is_refused, Ordering::SeqCst);
+                    None
+                }
+                ("patch", "jobs", "volcano") => {
+                    (is_refused && is_resized.load(Ordering::SeqCst)).then_some(Fault::Answer(503))
+                }
+                ("delete", "jobs", "edited") | ("patch", "miniclusters/status", "edited") => {
+                    is_refused.then_some(Fault::Answer(503))
+                }
+                _ => None,
+            }
         });
         let operator = operator(&fixture, &calls).await;
         let scheduled = |by: &str, gang: &str| spec(json!({ "gang": gang, "pod": { "schedulerName": by } }));
@@ -230,6 +247,8 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         for (api, name) in [(GangApi::Volcano, "volcano"), (GangApi::Coscheduling, "plugins")] {
             follows_the_size_and_the_job(&fixture, api, name).await;
         }
+        gang_follows_a_size_that_is_taken_back(&fixture, "volcano", &is_refused).await;
+        gang_stays_while_its_job_cannot_be_deleted(&fixture, "edited", &is_refused, &calls).await;
         gang_that_only_the_job_names_is_left_alone(&fixture, "auto").await;
         next_operator_deletes_the_gang_of_a_job_it_has_never_seen(&fixture, operator, &calls).await;
         next_operator_fails_job_deleted_unseen_and_deletes_gang(&fixture, &calls).await;
@@ -392,18 +411,72 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
         .await;
         let now = gang(fixture, api, name).await;
         assert_eq!(now.name_any(), made);
-        let spec = &now.data["spec"];
-        // The second place is that of Kubernetes' own API.
-        let places = ["/minMember", "/schedulingPolicy/gang/minCount"];
-        let found = places
-            .into_iter()
-            .find_map(|place| spec.pointer(place))
-            .and_then(Value::as_i64);
-        assert_eq!(found, Some(size.into()), "{spec:#}");
+        assert_eq!(count_of(&now), Some(size.into()), "{:#}", now.data);
     }
     // Somebody deletes its Job, and it restarts.
     fixture.delete::<Job>(name).await;
     has_another_gang(fixture, api, name, &made).await;
+}
+
+/// The number of pods in a gang.
+fn count_of(gang: &DynamicObject) -> Option<i64> {
+    // The second place is that of Kubernetes' own API.
+    let places = ["/minMember", "/schedulingPolicy/gang/minCount"];
+    let found = places
+        .into_iter()
+        .find_map(|place| gang.data["spec"].pointer(place));
+    found.and_then(Value::as_i64)
+}
+
+/// The gang of a MiniCluster of 2 has its new size. Then the Job cannot be changed, and the user takes the size back.
+async fn gang_follows_a_size_that_is_taken_back(fixture: &Fixture, name: &str, is_refused: &AtomicBool) {
+    fixture.when_is(name, "maximumSize", 2).await;
+    let has_size = async |size: i64| {
+        until(&format!("the gang has {size}"), async || {
+            (count_of(&gang(fixture, GangApi::Volcano, name).await) == Some(size)).then_some(())
+        })
+        .await;
+    };
+    is_refused.store(true, Ordering::SeqCst);
+    fixture.edit(name, json!({ "size": 1 })).await;
+    has_size(1).await;
+    assert_eq!(fixture.job(name).await.spec.unwrap().completions, Some(2));
+    fixture.edit(name, json!({ "size": 2 })).await;
+    is_refused.store(false, Ordering::SeqCst);
+    has_size(2).await;
+    assert_eq!(fixture.job(name).await.spec.unwrap().completions, Some(2));
+}
+
+/// The spec is edited before anything has started. The Job cannot be deleted, and the user takes the edit back.
+async fn gang_stays_while_its_job_cannot_be_deleted(
+    fixture: &Fixture,
+    name: &str,
+    is_refused: &AtomicBool,
+    calls: &Calls,
+) {
+    is_refused.store(true, Ordering::SeqCst);
+    let edited = |which: &str| json!({ "containers": crate::edit::spec(which) });
+    let mut first = spec(json!({ "gang": "on", "pod": { "schedulerName": "volcano" } }));
+    first["containers"] = edited("first")["containers"].clone();
+    fixture.create(name, first).await;
+    until("the Job is there", async || {
+        (crate::edit::of_job(fixture, name).await.as_deref() == Some("first")).then_some(())
+    })
+    .await;
+    let job = fixture.job(name).await;
+    fixture.edit(name, edited("second")).await;
+    until("the operator tries to delete the Job", async || {
+        let is_deletion = |call: &Call| call.verb == "delete" && call.resource == "jobs" && call.name == name;
+        calls.all().iter().any(is_deletion).then_some(())
+    })
+    .await;
+    fixture.edit(name, edited("first")).await;
+    tokio::time::sleep(SETTLE).await;
+    is_refused.store(false, Ordering::SeqCst);
+    fixture.when_is(name, "maximumSize", 2).await;
+    assert_eq!(fixture.job(name).await.uid(), job.uid());
+    let names = gangs_of(fixture, GangApi::Volcano, name).await;
+    assert!(names.len() == 1 && job.annotations()["flux-framework.org/gang"].ends_with(&names[0]));
 }
 
 /// The names of a MiniCluster's gangs that are not being deleted.

@@ -127,7 +127,7 @@ pub fn decide(
         _ => cluster.size,
     };
     let wanted = Elastic::of(cluster, size, job);
-    let is_applied = job.rendered_hash.as_deref() == Some(wanted.hash().as_str());
+    let is_applied = !job.is_resizing && job.rendered_hash.as_deref() == Some(wanted.hash().as_str());
     // A queue that evicts a partly admitted Job resets it to the size that the queue has recorded. That size may be
     // out of date.
     let is_reset_by_queue = job.waits_in().is_some() && job.completions != size;
@@ -135,9 +135,10 @@ pub fn decide(
     // Without `minSize`, the command waits for as many brokers as the pods read in the ConfigMap. The ConfigMap stays
     // as it is while pods run, if somebody else has set the Job's size, and if the Job lacks the annotation with the
     // number (`initial_size` is None). With `maxSize`, more brokers may come later, so the command does not wait for
-    // them.
+    // them. After an unfinished change, the ConfigMap may have any size.
     let is_stopped = job.is_suspended && observed.pods_of(job).all(|pod| pod.has_ended || pod.is_deleting);
-    let waits_for_another_size = |initial: u32| size < initial || (size > initial && !cluster.resizes);
+    let waits_for_another_size =
+        |initial: u32| job.is_resizing || size < initial || (size > initial && !cluster.resizes);
     let is_new_start = is_stopped
         && (differs || job.completions == size)
         && job.initial_size.is_some_and(waits_for_another_size);

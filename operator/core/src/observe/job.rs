@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::controller_uid;
 use crate::labels;
 use crate::observe::partial::{Partial, queue_of};
+use crate::render::elastic::RESIZING;
 use crate::vocabulary::ConditionType;
 
 /// A Job without its pod template, which has most of a Job's bytes and is not read.
@@ -33,6 +34,8 @@ pub struct JobSeen {
     pub is_deleting: bool,
     /// Hash of the fields that may change, as the operator last applied them (`render::elastic`).
     pub rendered_hash: Option<String>,
+    /// The operator has begun to change the Job, its gang or its ConfigMap to another size, and has not finished.
+    pub is_resizing: bool,
     /// Two hashes of the spec that it was created from, with a dot between: of all fixed fields, and of those from which
     /// other objects than the Job and the ConfigMap are made ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<String>,
@@ -131,6 +134,8 @@ impl JobSeen {
                 .cloned()
         };
         let number = |key: &str| annotation(key).and_then(|text| text.parse().ok());
+        let hash = short_annotation(labels::RENDERED_HASH);
+        let marked_hash = hash.as_deref().and_then(|hash| hash.strip_prefix(RESIZING));
         let (lead_index_failed, failed_index) = failed_indexes(
             status
                 .and_then(|status| status.failed_indexes.as_deref())
@@ -145,7 +150,8 @@ impl JobSeen {
             uid: super::uid(metadata),
             owner_uid: controller_uid(metadata).map(str::to_owned),
             is_deleting: metadata.deletion_timestamp.is_some(),
-            rendered_hash: short_annotation(labels::RENDERED_HASH),
+            is_resizing: marked_hash.is_some(),
+            rendered_hash: marked_hash.map(str::to_owned).or(hash),
             spec_hash: short_annotation(labels::SPEC_HASH),
             overlay_hash: short_annotation(labels::OVERLAY_HASH),
             gang: short_annotation(labels::GANG),

@@ -10,6 +10,18 @@ use super::{hash, queueing};
 use crate::labels;
 use crate::observe::job::JobSeen;
 
+/// What precedes the hash in the Job's annotation while the operator changes the size.
+pub const RESIZING: &str = "resizing:";
+
+/// The patch that marks the Job with this uid before its ConfigMap or its gang gets another size. [`Elastic::patch`] ends
+/// this. If the Job could not be changed, and the user took the new size back, nothing else would show that these two
+/// have to be written again.
+pub fn begin_to_resize(uid: &str, job: &JobSeen) -> Value {
+    let applied = job.rendered_hash.as_deref().unwrap_or_default();
+    let annotations = json!({ labels::RENDERED_HASH: format!("{RESIZING}{applied}") });
+    json!({ "metadata": { "uid": uid, "annotations": annotations } })
+}
+
 /// The fields of a Job that follow changes of the MiniCluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Elastic {

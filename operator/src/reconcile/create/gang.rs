@@ -2,6 +2,7 @@
 //! replaced or the MiniCluster has ended without a Job. A MiniCluster that may not use gangs causes no calls.
 
 use flux_operator_core::observe::Observed;
+use flux_operator_core::observe::job::JobSeen;
 use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::Objects;
 use flux_operator_core::render::gang::{GangApi, GangOf, GangRef, Served, api_for, count};
@@ -103,46 +104,46 @@ pub(super) async fn note_creation(objects: &Objects, result: &Result<(), ApplyEr
     }
 }
 
-/// Deletes the gang of a Job whose spec was edited: the new spec may need another API, or no gang.
-pub(super) async fn delete_of_job(
-    target: &Target,
-    observed: &Observed,
-    context: &Context,
-) -> Result<(), ApplyError> {
+/// Deletes the gang of a Job that was deleted after an edit of the spec: the new spec may need another API, or no gang.
+/// A failure is only logged: if the new Job has a gang of the same API, [`delete_earlier`] tries again.
+pub(super) async fn delete_of_job(target: &Target, observed: &Observed, context: &Context) {
     let at = observed
         .job
         .as_ref()
         .and_then(|job| GangRef::read(job.gang.as_deref()?));
-    match at {
-        Some(at) if context.options.gang => {
-            context
-                .writer
-                .delete_gang(&target.key.namespace, &at, &target.uid)
-                .await
-        }
-        _ => Ok(()),
+    let Some(at) = at.filter(|_| context.options.gang) else {
+        return;
+    };
+    let deleted = context
+        .writer
+        .delete_gang(&target.key.namespace, &at, &target.uid)
+        .await;
+    if let Err(error) = deleted {
+        crate::health::log::warn("failed to delete the gang of an edited Job", &error);
     }
 }
 
-/// Resizes the gang with the Job. Otherwise the replacement of a lost pod would wait for more pods than a smaller
+/// Another number of pods for a gang.
+pub(super) struct Change {
+    at: GangRef,
+    pods: u32,
+}
+
+/// How the gang changes with the Job. Otherwise the replacement of a lost pod would wait for more pods than a smaller
 /// MiniCluster has. When a MiniCluster grows, its first pods already run, and each new pod starts when there is room.
-pub(super) async fn resize(
-    target: &Target,
+/// `job`: the Job before the change.
+pub(super) fn change_for(
     cluster: &ValidMiniCluster,
+    job: &JobSeen,
     size: u32,
     is_new_start: bool,
     context: &Context,
-) -> Result<(), ReconcileError> {
+) -> Option<Change> {
     // An operator that was reinstalled without gangs no longer has permission for them.
     if !context.options.gang {
-        return Ok(());
+        return None;
     }
-    let Some(job) = context.index.job(&target.key) else {
-        return Ok(());
-    };
-    let Some(at) = job.gang.as_deref().and_then(GangRef::read) else {
-        return Ok(());
-    };
+    let at = GangRef::read(job.gang.as_deref()?)?;
     // The gang never has more pods than the command waits for: `minSize` or, without it, the size in the ConfigMap.
     let next_initial_size = if is_new_start {
         Some(size)
@@ -151,15 +152,18 @@ pub(super) async fn resize(
     };
     let min_size = cluster.min_size.map(|size| job.capped(size));
     let limit = |initial_size: Option<u32>| min_size.or(initial_size);
-    // `completions` is the size before: the caller changes the Job only after this.
     let before = count(limit(job.initial_size), job.completions);
-    let now = count(limit(next_initial_size), size);
-    if before != now {
-        context
-            .writer
-            .resize_gang(&target.key.namespace, &at, now, &target.uid)
-            .await?;
-        tracing::info!(pods = now, gang = %at, "changed the gang");
-    }
+    let pods = count(limit(next_initial_size), size);
+    (job.is_resizing || before != pods).then_some(Change { at, pods })
+}
+
+/// Changes the number of pods in the gang.
+pub(super) async fn resize(target: &Target, change: &Change, context: &Context) -> Result<(), ApplyError> {
+    let Change { at, pods } = change;
+    context
+        .writer
+        .resize_gang(&target.key.namespace, at, *pods, &target.uid)
+        .await?;
+    tracing::info!(pods, gang = %at, "changed the gang");
     Ok(())
 }
