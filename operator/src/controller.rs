@@ -21,6 +21,7 @@ use kube::Client;
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::{mpsc, watch as watch_channel};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::api::lease::Candidate;
@@ -40,12 +41,10 @@ use crate::reconcile::{has_priority, reconcile, report_overload, report_panic};
 
 mod background;
 mod health;
-mod own_task;
 mod slots;
 
 use background::{end_deleted, label_leads, sweep};
 use health::OperatorHealth;
-use own_task::in_own_task;
 use slots::{ReconcileSlot, Slots};
 
 /// How long changes of the same MiniCluster are collected before it is reconciled.
@@ -90,16 +89,6 @@ pub enum ControllerError {
 
 /// Serves until `stop` resolves. Reconciles that run at that time may finish first, if they end soon.
 pub async fn run(
-    client: Client,
-    settings: ControllerSettings,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ControllerError> {
-    // In a task: two clones of the waker of `block_on` (tokio 1.54) may compare as different. Then each poll
-    // of a reconcile would skip the shortcut of `in_own_task`.
-    in_own_task(serve(client, settings, stop)).await
-}
-
-async fn serve(
     client: Client,
     settings: ControllerSettings,
     stop: impl Future<Output = ()>,
@@ -277,6 +266,18 @@ async fn control(
             Ok(())
         }
     }
+}
+
+/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. kube's controller polls all
+/// unfinished reconciles whenever one of them makes progress. It then polls only the handles of their tasks.
+fn in_own_task<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = T> + Unpin {
+    AbortOnDropHandle::new(tokio::spawn(work)).map(|ended| match ended {
+        Ok(result) => result,
+        // Only a panic outside of `panics::catch` ends the task early.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    })
 }
 
 /// Returns when each kind that `KINDS` counts is listed or, for nodes, may not be read.
