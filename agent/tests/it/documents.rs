@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::image::{Container, Image, V4, fake_flux, real_flux, run};
-use crate::instance::{images, start, submit};
+use crate::instance::{images, launch, start, submit};
 use crate::live::{Network, Running, eventually, forget_starts, open, pod_image, run_words};
 
 /// A pod's image with its own Flux instead of a view.
@@ -226,7 +226,7 @@ fn two_clusters_of_one_hostlist_form_one_instance() {
     }
     let list = "hostlist = 'flux-sample-[0-1],gffw-compute-a-[0-1]'\n";
     let script = "flux run -N4 -n4 hostname; while [ ! -e /tmp/go ]; do sleep 0.1; done";
-    let program = submit(script).replace("'submit'", "'launcher'");
+    let program = launch(script);
     let lead = format!("lead = {{address = '{V4}1', port = 8050}}\n");
     let cluster = |name: &str, rest: &str, first: u32| {
         let image = pod_image("", 2);
@@ -298,7 +298,7 @@ fn archive_brings_jobs_of_the_first_instance_to_the_second() {
     assert!(fs::metadata(image.at("/state/archive.tgz")).unwrap().len() > 0);
 
     let script = "flux jobs -a -n -o '{id} {name} {status}'; flux job attach $(flux jobs -a -n -o '{id}')";
-    let program = submit(script).replace("'submit'", "'launcher'");
+    let program = launch(script);
     let second = pod_image(&format!("archive = '/state/archive.tgz'\n{program}"), 1);
     fs::create_dir(second.at("/state")).unwrap();
     fs::copy(image.at("/state/archive.tgz"), second.at("/state/archive.tgz")).unwrap();

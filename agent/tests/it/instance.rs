@@ -20,9 +20,18 @@ mod tree;
 /// After this time the agents have seen that their brokers are connected to the lead.
 const SEEN_BY: Duration = Duration::from_millis(1500);
 
-pub fn submit(script: &str) -> String {
+/// A spec whose program is a script, in this mode.
+pub fn program(mode: &str, script: &str) -> String {
     let script = serde_json::to_string(script).unwrap();
-    format!("[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', {script}]\n")
+    format!("[runner.program]\nmode = '{mode}'\nwords = ['sh', '-c', {script}]\n")
+}
+
+pub fn submit(script: &str) -> String {
+    program("submit", script)
+}
+
+pub fn launch(script: &str) -> String {
+    program("launcher", script)
 }
 
 /// Starts the pods of a cluster, each with its own image.
@@ -42,7 +51,7 @@ pub fn images(spec: &str, size: u32) -> Vec<Image> {
 fn jobs_of_named_queues_run() {
     let queues = "[queues.debug]\n[queues.batch]\n[policy.jobspec.defaults.system]\nqueue = 'batch'\n";
     let spec = format!("[flux.configs]\nqueues = \"\"\"{queues}\"\"\"\n");
-    let jobs = submit("flux run echo batch; flux run -q debug echo debug").replace("'submit'", "'launcher'");
+    let jobs = launch("flux run echo batch; flux run -q debug echo debug");
     let image = pod_image(&(jobs + &spec), 1);
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!(

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::image::real_flux;
-use crate::instance::{images, start, submit};
+use crate::instance::{images, launch, start, submit};
 use crate::live::{Network, Running, eventually, gate};
 
 /// The body of the answer, requested in the pod's network. None without an answer or without metrics.
@@ -31,7 +31,7 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
         } else {
             "echo up; until [ -e /tmp/go ]; do sleep 0.1; done"
         };
-        let program = submit(script).replace("'submit'", "'launcher'");
+        let program = launch(script);
         let images = images(
             &format!("{program}[flux]\nmetrics_port = 9402\n{user}[runner]\ncores = 1\n"),
             1,

@@ -1,12 +1,12 @@
 //! Which scheduler runs, tested with real Flux (`make test-flux`): the fake Flux has no scheduler.
 
 use crate::image::{Container, Image, real_flux, run};
-use crate::instance::submit;
+use crate::instance::launch;
 use crate::live::{pod_image, run_words};
 
 /// What a script prints in an instance of one pod with `gpus` GPUs.
 fn printed(spec: &str, script: &str, gpus: usize) -> String {
-    let spec = submit(script).replace("'submit'", "'launcher'") + spec;
+    let spec = launch(script) + spec;
     let image: Image = pod_image(&spec, 1);
     // The agent counts GPUs by the names of device files.
     for gpu in 0..gpus {
@@ -63,7 +63,7 @@ fn queue_that_a_user_stopped_stays_stopped_when_restored() {
         return;
     }
     let script = "flux queue list -no '{queue} {started}' | sort; flux queue stop --quiet debug";
-    let spec = submit(script).replace("'submit'", "'launcher'");
+    let spec = launch(script);
     let queues = "[flux.configs]\nqueues = '''[queues.debug]\n[queues.batch]'''\n";
     let image = pod_image(&format!("archive = '/state/a.tgz'\n{spec}{queues}"), 1);
     std::fs::create_dir(image.at("/state")).unwrap();

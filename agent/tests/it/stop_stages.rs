@@ -11,6 +11,7 @@ use flux_shared::paths::{END_KEY, SPEC_DIR};
 use flux_shared::termination::{Ender, Termination};
 
 use crate::image::{AGENT, Container, Image, real_flux};
+use crate::instance::{launch, submit};
 use crate::live::{Network, Running, eventually, gate, pod_image, run_words, termination_of};
 
 /// How the pod is stopped.
@@ -53,11 +54,6 @@ fn echoing_snippets(except: &str) -> String {
         .map(|name| format!("{name} = 'echo ran {name}'\n"))
         .collect();
     format!("[runner.snippets]\n{lines}")
-}
-
-fn program(source: &str) -> String {
-    let source = serde_json::to_string(source).unwrap();
-    format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {source}]\n")
 }
 
 /// One stage.
@@ -186,7 +182,7 @@ fn stop_during_a_snippet_starts_nothing_after_it() {
             format!(
                 "{}{name} = {source}\n{}",
                 echoing_snippets(name),
-                program("echo ran program")
+                launch("echo ran program")
             )
         };
         let reached = format!("ran {name}\n");
@@ -207,7 +203,7 @@ fn stop_that_a_snippet_traps_starts_nothing_after_it() {
         format!(
             "{}pre = \"trap 'echo trapped' TERM; echo ran pre; sleep 3 || true; echo pre ends\"\n{}",
             echoing_snippets("pre"),
-            program("echo ran program")
+            launch("echo ran program")
         )
     };
     for stage in [ALONE, FOLLOWER] {
@@ -230,14 +226,14 @@ fn stopsignal_of_the_image_stops_like_sigterm() {
     let run = run_words(&[]);
     let sidecar = [AGENT, "sidecar", "monitor"];
     let stages: [(u32, String, &[&str], &str); 4] = [
-        (2, program("echo ran program"), &run, "follower (rank 1)"),
+        (2, launch("echo ran program"), &run, "follower (rank 1)"),
         (
             1,
-            "[runner.snippets]\npre = 'echo ran pre; sleep 60'\n".to_owned() + &program("echo ran program"),
+            "[runner.snippets]\npre = 'echo ran pre; sleep 60'\n".to_owned() + &launch("echo ran program"),
             &run,
             "ran pre\n",
         ),
-        (1, program(stays), &run, "ran program\n"),
+        (1, launch(stays), &run, "ran program\n"),
         (1, waits.into(), &sidecar, "waiting for the pod to be deleted"),
     ];
     let stopped_by = |signal: i32, (size, spec, words, reached): &(u32, String, &[&str], &str)| {
@@ -273,7 +269,7 @@ fn stop_that_is_sent_twice_is_one_stop() {
         "[runner.snippets]\npre = {}\n",
         serde_json::to_string(source).unwrap()
     );
-    for spec in [of_a_snippet, program(source)] {
+    for spec in [of_a_snippet, launch(source)] {
         let image = pod_image(&spec, 1);
         let pod = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &Network::new());
         pod.wait_for_output("ran it\n");
@@ -291,7 +287,7 @@ fn stop_during_munged_starts_nothing_after_it() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {
         // The agent starts Munge only if Flux is the image's own, and the spec names a user for it.
         let user = "[view]\nenabled = false\n[runner.user]\nname = 'flux'\nuid = 1000\n";
-        format!("{user}{}{}", echoing_snippets(""), program("echo ran program"))
+        format!("{user}{}{}", echoing_snippets(""), launch("echo ran program"))
     };
     let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
         image.file("/etc/munge/munge.key", 0o400, "key");
@@ -315,7 +311,7 @@ fn stop_during_munged_starts_nothing_after_it() {
 
 #[test]
 fn stop_while_the_parent_is_awaited_starts_nothing() {
-    let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| echoing_snippets("") + &program("echo ran program");
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| echoing_snippets("") + &launch("echo ran program");
     Stage {
         stops: &ONCE_OR_TWICE,
         spec,
@@ -370,7 +366,7 @@ fn stop_during_accounting_starts_nothing_after_it() {
         format!(
             "users = ['ada']\n{}{}",
             echoing_snippets(""),
-            program("echo ran program")
+            launch("echo ran program")
         )
     };
     let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
@@ -405,7 +401,7 @@ fn stop_of_a_follower_with_a_job_leaves_the_job_its_time() {
         // Flux prints what tasks write in the lead's pod. So each task writes to the output of its own pod itself. The
         // time of its file shows until when it ran.
         let source = "echo ran program >/proc/1/fd/1; while :; do : >/tmp/runs; sleep 0.1; done";
-        let program = program(source).replace("'launcher'", "'submit'");
+        let program = submit(source);
         format!("tasks = 2\n{}{program}", echoing_snippets(""))
     };
     let check_image: &(dyn Fn(&Image, Stop, SystemTime) + Sync) = &|image, stop, stop_time| {
@@ -432,7 +428,7 @@ fn stop_during_the_job_gives_its_code_and_skips_post() {
             Stop::Heeded => "trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done".into(),
             stop => stays("program", stop),
         };
-        echoing_snippets("") + &program(&source)
+        echoing_snippets("") + &launch(&source)
     };
     // The program is killed early enough for the instance to end by itself before the deadline.
     let code: &(dyn Fn(Stop) -> i32 + Sync) = &|stop| if stop == Stop::Heeded { 3 } else { 137 };
@@ -454,7 +450,7 @@ fn stop_during_post_does_not_change_the_jobs_result() {
             format!(
                 "{}post = {source}\n{}",
                 echoing_snippets("post"),
-                program(&format!("echo ran program; exit {code}"))
+                launch(&format!("echo ran program; exit {code}"))
             )
         };
         let code: &(dyn Fn(Stop) -> i32 + Sync) = &|_| code;
@@ -480,7 +476,7 @@ fn stop_in_a_followers_post_leaves_its_success() {
         // The lead runs the same post, but is not stopped here.
         format!(
             "[runner.snippets]\npost = {source}\n{}",
-            program("echo ran program")
+            launch("echo ran program")
         )
     };
     Stage {
@@ -499,7 +495,7 @@ fn followers_post_ends_in_order_after_the_leads_pod() {
     let spec = format!(
         "[runner.snippets]\npost = {}\n{}",
         serde_json::to_string(post).unwrap(),
-        program("echo ran program")
+        launch("echo ran program")
     );
     for is_stopped_soon in [true, false] {
         let images = [(); 2].map(|()| pod_image(&spec, 2));
@@ -541,7 +537,7 @@ fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
             format!(
                 "archive = '/state/archive.tgz'\n{}{}",
                 echoing_snippets(""),
-                program(&format!("echo ran program; exit {code}"))
+                launch(&format!("echo ran program; exit {code}"))
             )
         };
         let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, _| fs::create_dir(image.at("/state")).unwrap();
@@ -570,7 +566,7 @@ fn deletion_after_an_end_request_leaves_the_dump_its_time() {
     let image = pod_image(
         &format!(
             "archive = '/state/archive.tgz'\n{}",
-            program("trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done")
+            launch("trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done")
         ),
         1,
     );
@@ -606,7 +602,7 @@ fn stop_during_rc3_of_real_flux_saves_the_archive() {
     for flux in ["", "[flux]\ndisable_socket = true\n"] {
         let spec = format!(
             "archive = '/state/archive.tgz'\n{flux}[runner.snippets]\ninit = \"\"\"{init}\"\"\"\n{}",
-            program("echo ran program; exit 3")
+            launch("echo ran program; exit 3")
         );
         let image = pod_image(&spec, 1);
         std::fs::create_dir(image.at("/state")).unwrap();
@@ -633,7 +629,7 @@ fn stop_during_the_job_saves_the_archive_and_skips_post() {
         &format!(
             "archive = '/state/archive.tgz'\n{}{}",
             echoing_snippets(""),
-            program(source)
+            launch(source)
         ),
         1,
     );

@@ -69,7 +69,7 @@ fn stopped_follower_of_a_silent_lead_waits_for_its_limit() {
 pub(super) fn tidy(seconds: u32, mode: &str) -> String {
     let script =
         format!("trap 'sleep {seconds}; echo tidied up; exit 3' TERM; echo up; while :; do sleep 0.05; done");
-    submit(&script).replace("'submit'", &format!("'{mode}'"))
+    program(mode, &script)
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn stopped_batch_gives_its_jobs_the_grace_period() {
 fn program_that_ignores_stop_is_killed_within_grace_period() {
     for mode in ["submit", "launcher"] {
         let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-        let images = images(&submit(script).replace("'submit'", &format!("'{mode}'")), 2);
+        let images = images(&program(mode, script), 2);
         // Flux's shutdown runs Python, which takes long on a busy machine.
         let (grace, least, most) = if real_flux().is_some() {
             ("40", 30, 40)
@@ -251,10 +251,7 @@ fn on_both() -> String {
     let script = format!(
         "trap \"{stays}; exit 3\" TERM; flux run -N 2 -n 2 sh -c '{job}'; echo ended with $?; {stays}"
     );
-    format!(
-        "quorum = 1\n{}",
-        submit(&script).replace("'submit'", "'launcher'")
-    )
+    format!("quorum = 1\n{}", launch(&script))
 }
 
 /// The state of a node, from the lead's `usage`.

@@ -13,7 +13,7 @@ fn images_of_a_tree() -> Vec<Image> {
         "{on_3} sh -c '{job}'; echo ended with $?; until [ -e /tmp/next ]; do sleep 0.05; done; \
          {on_3} true; echo again $?; until [ -e /tmp/end ]; do sleep 0.05; done"
     );
-    let program = submit(&script).replace("'submit'", "'launcher'");
+    let program = launch(&script);
     images(&format!("quorum = 1\n{program}[flux]\ntopology = 'kary:2'\n"), 4)
 }
 
@@ -160,7 +160,7 @@ fn follower_checks_that_lead_is_there_when_it_cannot_ask() {
     if real_flux().is_none() {
         return;
     }
-    let program = submit("until [ -e /tmp/end ]; do sleep 0.05; done").replace("'submit'", "'launcher'");
+    let program = launch("until [ -e /tmp/end ]; do sleep 0.05; done");
     let images = images(
         &format!("quorum = 1\n{program}[flux]\ntopology = 'kary:2'\ndisable_socket = true\n"),
         4,
