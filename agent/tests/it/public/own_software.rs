@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use flux_shared::{derive, manifest, validate};
+use flux_shared::validate::validate;
+use flux_shared::{derive, manifest};
 
 use crate::image::{AGENT, Container, Ended, Image, fake_flux, real_flux, run};
 
@@ -36,7 +37,7 @@ fn spack_image(with_own: bool) -> Image {
         0o644,
         "export PATH=/opt/view/bin:$PATH\n",
     );
-    let valid = validate::validate(&manifest::parse(SPEC).unwrap()).unwrap();
+    let valid = validate(&manifest::parse(SPEC).unwrap()).unwrap();
     let spec = derive::agent_spec(&valid);
     image.file(flux_shared::paths::SPEC_FILE, 0o644, &spec.to_toml().unwrap());
     image.hosts(&spec.name, &spec.network.service, spec.size);
