@@ -1,7 +1,7 @@
 //! The cores that a job's tasks run on, with the fake Flux or with real Flux (`make test-flux`).
 
 use crate::image::{AGENT, Container, Image, run};
-use crate::instance::submit;
+use crate::instance::{launch, submit};
 use crate::live::{Network, Running, eventually, pod_image, run_words};
 
 /// A task that prints the CPUs that it may run on.
@@ -49,6 +49,17 @@ fn tasks_are_bound_only_when_job_or_user_file_asks() {
             ended.stdout
         );
     }
+}
+
+/// Spack installs flux-pmix beside flux-core. So its file is in the view, but not in the folder of flux-core's own files.
+#[test]
+fn job_shell_reads_the_files_of_the_view() {
+    let image = image("");
+    let option = "shell.options[\"cpu-affinity\"] = \"on\"\n";
+    image.file("/mnt/flux/view/etc/flux/shell/lua.d/pmix.lua", 0o644, option);
+    let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_ne!(ended.stdout, all_cpus(), "the view's file was not read");
 }
 
 #[test]
@@ -112,7 +123,7 @@ const PRINT_RESOURCES: &str = "flux resource list -s all -no '{nodelist} {ncores
     flux run -n1 sh -c 'echo none $CUDA_VISIBLE_DEVICES'";
 
 fn unlike_images(script: &str, more: &str) -> [Image; 2] {
-    let spec = format!("{more}\n{}", submit(script).replace("'submit'", "'launcher'"));
+    let spec = format!("{more}\n{}", launch(script));
     let images = [pod_image(&spec, 2), pod_image(&spec, 2)];
     for gpu in ["nvidia0", "nvidia1", "nvidiactl"] {
         images[1].file(&format!("/dev/{gpu}"), 0o666, "");

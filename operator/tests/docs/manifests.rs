@@ -8,6 +8,7 @@ use flux_shared::{manifest, validate};
 use serde_json::{Value, json};
 
 use test_support::pages::{Block, blocks, pages, repository};
+use test_support::repository::yaml_files;
 
 fn check(block: &Block) -> Result<(), String> {
     let documents: Vec<Value> =
@@ -81,6 +82,21 @@ fn every_manifest_of_the_pages_can_be_used() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(right > 10, "only {right} were found");
+}
+
+/// flux-pmix 0.3 removed the file behind this option: every rank of Open MPI 5 would be rank 0 of 1.
+#[test]
+fn no_manifest_has_the_old_option_for_openmpi_5() {
+    let of_pages = pages()
+        .into_iter()
+        .flat_map(|page| blocks(&page))
+        .map(|block| (block.place(), block.text));
+    let of_examples = yaml_files(&repository().join("examples"))
+        .into_iter()
+        .map(|file| (file.display().to_string(), std::fs::read_to_string(file).unwrap()));
+    for (place, text) in of_pages.chain(of_examples) {
+        assert!(!text.contains("openmpi@5"), "{place}: use -o pmi=pmix");
+    }
 }
 
 #[test]

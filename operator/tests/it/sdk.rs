@@ -34,7 +34,7 @@ fn go_operator_python_sdk_creates_scales_follows_and_deletes() {
             (&created["size"], &created["maxSize"], &created["tasks"]),
             (&2.into(), &4.into(), &2.into())
         );
-        assert_eq!(created["flux"]["optionFlags"], "-ompi=openmpi@5");
+        assert_eq!(created["flux"]["optionFlags"], "-o pmi=pmix");
         assert_eq!(created["containers"][0]["resources"]["requests"]["cpu"], 1);
         assert_eq!(steps.object("scaled")["spec"]["size"], 4);
         // Which rule speaks depends on whether the operator has written the status.
@@ -49,7 +49,7 @@ fn go_operator_python_sdk_creates_scales_follows_and_deletes() {
         );
         assert_eq!(steps.object("listed")["items"].as_array().unwrap().len(), 1);
 
-        assert_eq!(steps.object("typed"), "-ompi=openmpi@5");
+        assert_eq!(steps.object("typed"), "-o pmi=pmix");
         // The SDK cannot read back a whole MiniCluster: its models lack Kubernetes' types.
         let whole = steps.object("typed whole").as_str().unwrap();
         assert!(

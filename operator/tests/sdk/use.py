@@ -61,7 +61,7 @@ cluster = models.MiniCluster(
         max_size=4,
         tasks=2,
         logging=models.LoggingSpec(quiet=True, zeromq=True),
-        flux=models.FluxSpec(connect_timeout="5s", option_flags="-ompi=openmpi@5"),
+        flux=models.FluxSpec(connect_timeout="5s", option_flags="-o pmi=pmix"),
         containers=[
             models.MiniClusterContainer(
                 **container,

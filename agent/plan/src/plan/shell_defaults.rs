@@ -2,7 +2,7 @@
 //! variables it changes or removes for tasks.
 //!
 //! Each pod has a file with these defaults. The job shell finds it by `FLUX_SHELL_RC_PATH`. A job's own options
-//! (`-o cpu-affinity=…`) override the file. So does a file of the user, since the agent's folder
+//! (`-o cpu-affinity=…`) override the file. So does a file of the user or of the view, since the agent's folder
 //! comes last in the variable.
 
 use flux_shared::names;
@@ -89,13 +89,19 @@ pub(super) fn lua_text(text: &str) -> String {
     format!("\"{}\"", text.bytes().map(escape).collect::<String>())
 }
 
-/// Appends the agent's folder to the variable. A file of the user is read first, and the agent's file does not override
-/// its `cpu-affinity`.
+/// Appends two folders to the variable: the view's, whose files of other packages (flux-pmix) a Spack build of
+/// flux-core does not look for, and the agent's. A file of the user or of the view is read first, and the agent's file
+/// does not override its `cpu-affinity`. A folder that is missing is ignored.
 pub fn variable(resolved: &Resolved) -> EnvChange {
+    let view = format!("{}/etc/flux/shell/lua.d", resolved.paths.view());
+    let folders = [
+        resolved.spec.view.enabled.then_some(view),
+        Some(resolved.paths.shell_rc_dir()),
+    ];
     EnvChange::Append {
         name: RC_PATH_VARIABLE.into(),
         separator: ':',
-        value: resolved.paths.shell_rc_dir(),
+        value: folders.into_iter().flatten().collect::<Vec<_>>().join(":"),
     }
 }
 

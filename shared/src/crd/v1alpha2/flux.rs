@@ -45,7 +45,7 @@ block! {
         /// Command in place of `flux submit`.
         #[serde(default = "submit_command")]
         pub submit_command: String,
-        /// Flags added to `flux submit` and `flux batch`, such as -ompi=openmpi@5.
+        /// Flags added to `flux submit` and `flux batch`, such as --time-limit=60m.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         pub option_flags: String,
         /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet
