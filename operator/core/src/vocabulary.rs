@@ -2,8 +2,10 @@
 //! (`docs/reference`) is generated from them. A test (`tests/docs`) checks them against the code. A meaning has the
 //! remedy, too, unless the message has it. If it takes more than a few sentences, it is in `docs/troubleshooting.md`.
 //!
-//! A reason that the operator finds is a [`Reason`] until it becomes text in a status or an event. Such a text may also
-//! be a reason from Kubernetes, Kueue or the agent. It can be compared with a [`Reason`].
+//! A reason that can only be the operator's own, such as that of an obstacle, is a [`Reason`] until it becomes text in a
+//! status or an event. A reason that may be another's, such as that of a pod's trouble, of a failed Job or of an earlier
+//! status, is text from the start: the operator passes on words of Kubernetes, a container runtime or Kueue that it does
+//! not know. Text can be compared with a [`Reason`].
 
 use std::fmt;
 

@@ -106,7 +106,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     trouble
         .map(|trouble| with_steady_reason(trouble, inputs.previous))
         .or_else(|| failed_while_incomplete(inputs, summary))
-        .or_else(|| outcome_of_warning().filter(|outcome| outcome.reason != Reason::BrokersNotReady.name()))
+        .or_else(|| outcome_of_warning().filter(|outcome| outcome.reason != Reason::BrokersNotReady))
         // Brokers may not be ready because their snippets wait for the services.
         .or_else(|| gated_services_pod(inputs))
         .or_else(outcome_of_warning)
@@ -632,7 +632,7 @@ fn of_pod(pod: &PodSeen) -> Outcome {
 /// end. Then the kubelet stops only the container, and its events say why.
 fn with_cause_of_stop(pod: &PodSeen, outcome: Outcome) -> Outcome {
     let was_pod_stopped = pod.is_deleting || pod.end_requested.is_some();
-    if was_pod_stopped || outcome.reason != Reason::Stopped.name() {
+    if was_pod_stopped || outcome.reason != Reason::Stopped {
         return outcome;
     }
     Outcome {
