@@ -77,7 +77,7 @@ fn with_server_that_fails(
             _ if path.contains("/jobs/") => (200, job.clone()),
             _ => (
                 200,
-                json!({ "metadata": { "name": "mc", "resourceVersion": "10" } }),
+                json!({ "metadata": { "name": "mc", "uid": "uid", "resourceVersion": "10", "generation": 1 } }),
             ),
         })
     });
