@@ -90,7 +90,7 @@ enum StepsEnd {
 ///
 /// `replan` makes a new plan at [`Step::Replan`], from the facts of the container at that time. `ending` gets the
 /// facts for the termination message.
-pub async fn execute(
+pub async fn run_plan(
     plan: &Plan,
     replan: &dyn Fn() -> Result<Plan, Failure>,
     options: Options,

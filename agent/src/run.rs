@@ -18,9 +18,9 @@ use flux_shared::exit::{Category, of_stop_before_program};
 use flux_shared::names::{COMPLETION_INDEX, LONGEST_GRACE_PERIOD};
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
+use crate::execute;
 use crate::execute::retry::{AfterFailure, Attempts, RETRY_DEADLINE};
 use crate::execute::timing::ContainerTimeline;
-use crate::execute::{self, execute};
 use crate::facts::{self, Process};
 use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::ContainerEnd;
@@ -155,7 +155,7 @@ async fn execute_plan(
     let is_runner = !matches!(plan.role, Role::Sidecar(_));
     let file = below(&options.root, SPEC_DIR).join(END_KEY);
     let watch = is_runner.then(|| tokio::spawn(end::stop_when_requested(file.clone())));
-    let result = execute(plan, replan, options, supervisor, timeline, ending).await;
+    let result = execute::run_plan(plan, replan, options, supervisor, timeline, ending).await;
     watch.inspect(tokio::task::JoinHandle::abort);
     if is_runner
         && supervisor.received_stop().is_some()

@@ -81,7 +81,7 @@ fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, ContainerEnd) {
         let mut supervisor = Supervisor::new().unwrap();
         let replan = || panic!("no plan here has Step::Replan");
         let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
-        let code = execute(
+        let code = run_plan(
             plan,
             &replan,
             options(),
