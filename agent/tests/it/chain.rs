@@ -10,7 +10,7 @@ use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::{Ender, Termination};
 
 use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
-use crate::instance::{images, start, submit};
+use crate::instance::{images, launch, program, start, submit};
 use crate::live::{
     Network, Running, Solo, children_of, eventually, forget_starts, gate, in_parallel, open, run_words, send,
     state_of, termination_of,
@@ -357,7 +357,7 @@ fn shut_down(lead: &Running) {
 fn on_failure_does_not_rerun_a_program_that_was_shut_down() {
     let script = counted("echo up; while :; do sleep 0.05; done");
     for (mode, size) in [("submit", 1), ("launcher", 2)] {
-        let program = submit(&script).replace("'submit'", &format!("'{mode}'"));
+        let program = program(mode, &script);
         let images = images(&format!("{ON_FAILURE}{program}"), size);
         let network = Network::new();
         let followers: Vec<Running> = (1..images.len())
@@ -434,7 +434,7 @@ fn with_waiting_job(fields: &str, end: &str) -> Vec<Image> {
         "if [ -e /tmp/again ]; then flux queue drain; exit; fi; echo >/tmp/again
          flux submit --begin-time=+8s sh -c 'echo >>/tmp/jobs'; echo up; {end}"
     ));
-    let program = submit(&script).replace("'submit'", "'launcher'");
+    let program = launch(&script);
     let images = images(&format!("{fields}{program}"), 1);
     fs::create_dir(images[0].at("/state")).unwrap();
     images

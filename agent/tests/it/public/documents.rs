@@ -9,7 +9,8 @@ use std::sync::Mutex;
 
 use flux_shared::agent_spec::{AgentSpec, Program};
 use flux_shared::command_words::Word;
-use flux_shared::{derive, manifest, validate};
+use flux_shared::validate::validate;
+use flux_shared::{derive, manifest};
 use test_support::upstream_manifests::manifests;
 
 use crate::image::{AGENT, Container, Ended, Image, RECORD, fake_flux, real_flux, run};
@@ -114,7 +115,7 @@ fn sources_profile(spec: &AgentSpec) -> bool {
 
 /// The spec of a document, with the program, the sizes and external parts replaced.
 fn reduced(document: &serde_json::Value) -> Option<AgentSpec> {
-    let valid = validate::validate(&manifest::from_value(document).ok()?).ok()?;
+    let valid = validate(&manifest::from_value(document).ok()?).ok()?;
     let mut spec = derive::agent_spec(&valid);
     spec.size = spec.size.min(2);
     // The namespace in the images' host names.
