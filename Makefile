@@ -1,6 +1,6 @@
 # Each recipe is one command that you could type yourself. Longer ones are scripts in .ci/.
 
-.PHONY: demo check test test-flux e2e e2e-jobset e2e-nodes chaos e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-brokers bench-instance bench-scale images generate dist release reproduce
+.PHONY: demo check test test-flux e2e e2e-demo e2e-jobset e2e-nodes chaos e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-brokers bench-instance bench-scale images generate dist release reproduce
 
 demo: ; @.ci/demo
 
@@ -13,6 +13,8 @@ test-flux: ; @FLUX=$(FLUX) .ci/test-flux
 test-python-flux: ; @FLUX=$(FLUX) .ci/python flux
 
 e2e: ; @.ci/e2e
+
+e2e-demo: ; @DEMO=1 FLUX=$(FLUX) .ci/e2e
 
 e2e-jobset: ; @JOBSET=1 FLUX=$(FLUX) .ci/e2e
 
