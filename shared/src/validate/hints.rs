@@ -14,6 +14,7 @@ impl ValidMiniCluster {
             self.few_tasks(),
             self.more_than_sure_pods(),
             self.all_or_none(),
+            self.old_option_for_openmpi(),
             self.scattered_files(),
         ];
         hints
@@ -153,6 +154,19 @@ impl ValidMiniCluster {
             Problem::new("spec.containers[].logs", message)
         })
     }
+
+    /// Hints that Open MPI 5 does not get its ranks. Manifests for the Go operator have this option.
+    fn old_option_for_openmpi(&self) -> Option<Notice> {
+        let is_given = self
+            .flux
+            .option_flags
+            .iter()
+            .any(|word| word.ends_with("mpi=openmpi@5"));
+        is_given.then(|| {
+            let message = "mpi=openmpi@5 has no effect since flux-pmix 0.3; a program with Open MPI 5 needs -o pmi=pmix";
+            Problem::new("spec.flux.optionFlags", message)
+        })
+    }
 }
 
 /// Whether a line installs Python packages into the view's own Python. `uses_view`: the text sources `flux-view.sh`,
@@ -223,6 +237,22 @@ mod tests {
             [""; 0],
             "into the image"
         );
+    }
+
+    #[test]
+    fn old_option_for_openmpi_5_gets_a_hint() {
+        let fields = |flags: &str| -> Vec<String> {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  \
+                 flux: {{optionFlags: {flags}}}\n  containers: [{{image: a, command: b}}]\n"
+            );
+            let hints = validate(&manifest::parse(&text).unwrap()).unwrap().hints();
+            hints.into_iter().map(|hint| hint.field).collect()
+        };
+        for old in ["-ompi=openmpi@5 -c 1", "-o mpi=openmpi@5"] {
+            assert_eq!(fields(old), ["spec.flux.optionFlags"], "{old}");
+        }
+        assert_eq!(fields("-o pmi=pmix"), [""; 0]);
     }
 
     #[test]
