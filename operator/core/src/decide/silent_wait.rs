@@ -351,8 +351,6 @@ impl EventCheck {
 const NAMESPACE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two checks in any namespaces.
 const TOTAL_INTERVAL: Duration = Duration::from_millis(100);
-/// After a quiet time, this many checks may follow each other without a pause.
-const BURST: u32 = 5;
 
 /// What is reserved for a deferred check. It needs a time within the limit of its namespace, and then one within the
 /// limit for all namespaces.
@@ -370,7 +368,7 @@ pub enum Turn {
 /// delay other tenants. A deferred check gets a reserved time, so it rarely has to ask again.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// The next free time of each namespace, unless it is long past.
+    /// The next free time of each namespace, unless it is past.
     of_namespace: HashMap<String, Instant>,
     /// The next free time within the limit for all namespaces. None: nothing was reserved so far.
     of_all: Option<Instant>,
@@ -381,14 +379,9 @@ impl Turns {
     /// Otherwise the time at which to ask again, and what is reserved at that time. Nothing is reserved for later than
     /// [`LONGEST_PAUSE`], since many reserved times are never used: the object starts, or is deleted.
     pub fn take_or_defer(&mut self, namespace: &str, turn: Turn, now: Instant) -> Option<(Instant, Turn)> {
-        // A free time that has passed was not used. Only the last `BURST` of them are kept. (`None`: this machine has
-        // not run for so long.)
-        let earliest = |interval: Duration| now.checked_sub(interval * BURST).unwrap_or(now);
         if turn == Turn::None {
-            self.of_namespace
-                .retain(|_, next| *next + NAMESPACE_INTERVAL * BURST > now);
-            let next = self.of_namespace.get(namespace).copied();
-            let next = next.unwrap_or(now).max(earliest(NAMESPACE_INTERVAL));
+            self.of_namespace.retain(|_, next| *next > now);
+            let next = self.of_namespace.get(namespace).copied().unwrap_or(now);
             if next > now + LONGEST_PAUSE {
                 return Some((now + LONGEST_PAUSE, Turn::None));
             }
@@ -401,7 +394,7 @@ impl Turns {
         if turn == Turn::OfAll {
             return None;
         }
-        let next = self.of_all.unwrap_or(now).max(earliest(TOTAL_INTERVAL));
+        let next = self.of_all.unwrap_or(now).max(now);
         if next > now + LONGEST_PAUSE {
             // The time within the limit of the namespace was taken above, or by an earlier call.
             return Some((now + LONGEST_PAUSE, turn.max(Turn::OfNamespace)));
