@@ -22,7 +22,7 @@ use flux_shared::{derive, manifest};
 use serde_json::{Value, json};
 
 use crate::image::{self, AGENT, Container, Image, KEY, What, agent, assert_same};
-use expected::{Effect, Expected, Launched, nothing, text};
+use expected::{Effect, Expected, Launched, no_snippet, text};
 
 /// A cluster to run, with its special conditions.
 struct Case {
@@ -53,7 +53,7 @@ fn input(name: &str) -> Case {
         input: std::fs::read_to_string(path).unwrap(),
         ids: (0, 0),
         environment: vec![("QUOTED", "it's \"$HOME\" `x` \\ *")],
-        effect: nothing,
+        effect: no_snippet,
         prepare: |_| {},
         left: Vec::new(),
         added: Vec::new(),
@@ -507,7 +507,7 @@ fn snippets_a_prefix_a_chain_of_brokers_and_timed_output() {
             ),
             "pre" => expected.directory = "/tmp".into(),
             "brokerPre" | "workerPre" | "post" => {}
-            other => nothing(other, expected),
+            other => no_snippet(other, expected),
         },
         ..original
     });
@@ -525,7 +525,7 @@ fn later_steps_see_files_and_exports_of_snippets() {
                 expected.environment.remove("QUOTED");
             }
             "preCommand" => expected.put("/tmp/pre", 0o644, (0, 0), What::File(b"a b\n".to_vec())),
-            other => nothing(other, expected),
+            other => no_snippet(other, expected),
         },
         ..mini_cluster(
             "
@@ -618,7 +618,7 @@ fn a_container_beside_the_one_that_runs_flux() {
         sidecars: vec!["client"],
         effect: |name, expected| match name {
             "servicePre" | "command" => {}
-            other => nothing(other, expected),
+            other => no_snippet(other, expected),
         },
         ..original
     });

@@ -15,10 +15,9 @@ use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, test};
 
 const ROUNDS: u32 = 20;
-/// Time for two MiniClusters one after the other, each of which may have to try again. (Kubernetes 1.35 would
-/// hold two that are created together for five minutes.)
+/// Time for two MiniClusters one after the other, each of which may have to try again.
 const ROUND: Duration = Duration::from_secs(120);
-/// How long two half-placed MiniClusters stay before they count as stuck.
+/// Without gangs: if both MiniClusters are half placed for this long, neither will ever run.
 const STUCK: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
 
@@ -116,7 +115,7 @@ impl Watched {
         }
     }
 
-    fn is_stuck(&self) -> bool {
+    fn both_are_half_placed(&self) -> bool {
         self.placed == [1, 1] && self.was_whole == [false, false]
     }
 }
@@ -146,7 +145,7 @@ fn two_gangs_for_one_node_never_block_each_other() {
             let mut watched = Watched::default();
             while watched.completed != [true, true] {
                 watched.look(&fixture, &names).await;
-                assert!(!watched.is_stuck(), "round {round}: both have half of the node");
+                assert!(!watched.both_are_half_placed(), "round {round}: both have half of the node");
                 assert!(start.elapsed() < ROUND, "round {round}: {watched:?}");
                 tokio::time::sleep(POLL).await;
             }
@@ -184,7 +183,7 @@ fn clusters_without_gangs_can_block_each_other() {
             let mut since: Option<Instant> = None;
             while !watched.completed.contains(&true) {
                 watched.look(&fixture, &names).await;
-                since = watched.is_stuck().then(|| since.unwrap_or_else(Instant::now));
+                since = watched.both_are_half_placed().then(|| since.unwrap_or_else(Instant::now));
                 if since.is_some_and(|since| since.elapsed() > STUCK) {
                     println!("round {round}: both have half of the node");
                     return;

@@ -298,7 +298,6 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
             "{status:#}"
         );
         fixture.release_pod(&follower).await;
-        fixture.reap("bad").await;
         until("the Job has failed", async || {
             fixture.reap("bad").await;
             let job = serde_json::to_value(fixture.job("bad").await).unwrap();

@@ -30,7 +30,7 @@ pub struct Launched {
 /// The effect of a snippet. The test states it, since a plan has only the source.
 pub type Effect = fn(&str, &mut Expected);
 
-pub fn nothing(name: &str, _: &mut Expected) {
+pub fn no_snippet(name: &str, _: &mut Expected) {
     panic!("there is no snippet {name} in this spec")
 }
 
@@ -183,7 +183,7 @@ impl Expected {
             .iter()
             .map(|word| self.word(word))
             .collect();
-        // The PATH has the planned `flux`: no snippet here changes the PATH.
+        // A plan that looks for `flux` on the PATH after the snippets: here they do not change what it finds.
         if let Some(lookup) = step.get("flux") {
             let word = usize::try_from(lookup["word"].as_u64().unwrap()).unwrap();
             self.put(

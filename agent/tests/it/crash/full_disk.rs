@@ -98,7 +98,7 @@ fn view_too_large_for_disk_fails_in_one_line_and_frees_space() {
 /// Shell lines that give the container a passwd file on a volume of its own, `$small`, with room for 10 bytes more.
 const NEARLY_FULL: &str = r#"
 small=$root/small; mkdir "$small"; mount -t tmpfs -o size=4k tmpfs "$small"
-{ cat "$root/etc/passwd"; echo filler:x:7:7:; } >"$small/passwd"
+cp "$root/etc/passwd" "$small/passwd"
 printf '#%*s\n' $((4096 - 10 - 2 - $(stat -c %s "$small/passwd"))) >>"$small/passwd"
 mount --bind "$small/passwd" "$root/etc/passwd"
 "#;
