@@ -366,6 +366,22 @@ fn pod_ends_with_the_reason_when_the_operator_requests_it() {
     }
 }
 
+/// In v1alpha1, the command of a sidecar did not wait for the broker.
+#[test]
+fn v1alpha1_snippet_may_wait_for_a_sidecar() {
+    let text = "apiVersion: flux-framework.org/v1alpha1\nkind: MiniCluster\nmetadata: {name: mc}\nspec:\n  size: 1\n  \
+        flux: {container: {image: view}}\n  logging: {quiet: true}\n  containers:\n  \
+        - image: app\n    runFlux: true\n    command: hostname\n    \
+        commands: {pre: 'until [ -e /tmp/served ]; do sleep 0.02; done'}\n  \
+        - {image: side, name: server, command: 'echo >/tmp/served; sleep 600'}\n";
+    let pods = Pods::of(text, |_| {});
+    let (image, network) = (&pods.images[0], Network::new());
+    let lead = Running::pod(&Container::new(image, "mc-0", &run_words(&[])), &network);
+    let server = [AGENT, "sidecar", "server"];
+    let _server = Running::pod(&Container::new(image, "mc-0", &server), &network);
+    lead.end().expect(0, "mc-0\n", "");
+}
+
 /// Like `sudo -u flux … flux proxy local:///run/flux/local`, whoever runs Flux.
 #[test]
 fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {

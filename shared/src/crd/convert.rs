@@ -9,6 +9,8 @@
 //! |---|---|
 //! | no `flux.container` | `flux.container: {disable: true}` |
 //! | `flux.container: {}` | none |
+//! | several containers, no `flux.noWaitSocket` | `true` |
+//! | several containers, `flux.noWaitSocket: false` | none |
 //! | no `pod.automountServiceAccountToken` | `true` |
 //! | `pod.automountServiceAccountToken: false` | none |
 //! | the Flux runner has no `fluxUser` | `fluxUser: {name: flux}` |

@@ -81,7 +81,10 @@ impl<'a> Comparison<'a> {
         self.presence(name, &path);
         match type_ {
             // In v1alpha1, true is the default, which the schema does not have.
-            "boolean" if name == "automountServiceAccountToken" && self.version == Version::V1alpha1 => {
+            "boolean"
+                if ["automountServiceAccountToken", "noWaitSocket"].contains(&name)
+                    && self.version == Version::V1alpha1 =>
+            {
                 self.compare(&path, ".orValue(true)");
             }
             // The API server writes a default only into an object that is present: without one, the field counts as

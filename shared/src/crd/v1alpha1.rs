@@ -2,8 +2,8 @@
 //! v1alpha2, and its objects are converted (see `convert`).
 //!
 //! It differs from v1alpha2 in what a missing field means. By default, Flux comes from the container's own image and
-//! runs as the user flux, a cluster without a command serves the Flux RESTful API, and the pods are deleted when the
-//! job has completed. All fields have the same name and place in both versions, except the `cleanup` fields and
+//! runs as the user flux, sidecars do not wait for the broker, a cluster without a command serves the Flux RESTful API,
+//! and the pods are deleted when the job has completed. All fields have the same name and place in both versions, except the `cleanup` fields and
 //! `status.jobid`.
 
 use serde_json::{Value, json};
@@ -40,6 +40,10 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (
         "spec.flux.installRoot",
         "Prefix of the image's own Flux, such as /opt/flux.",
+    ),
+    (
+        "spec.flux.noWaitSocket",
+        "Start the sidecars' commands without waiting for the broker's socket. Default: true.",
     ),
     (
         "spec.fluxRestful",

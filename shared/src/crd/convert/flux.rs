@@ -46,9 +46,32 @@ fn container_has_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
     object(flux, "container").is_some_and(|container| has_only(container, defaults))
 }
 
-/// Converts the block to v1alpha2, where no container means a view.
+/// Whether sidecars start without waiting for the broker's socket. v1alpha2 has this field since its first day, and waits
+/// by default. The Go operator's v1alpha1 never waited. Without a sidecar, the field means nothing.
+const NO_WAIT: &str = "noWaitSocket";
+
+fn has_sidecar(spec: &Block) -> bool {
+    let containers = spec.get("containers").and_then(Value::as_array);
+    containers.is_some_and(|containers| containers.len() > 1)
+}
+
+/// Converts the block to v1alpha2, where no container means a view, and where sidecars wait.
 pub(super) fn to_v1alpha2(spec: &mut Block) {
+    let has_sidecar = has_sidecar(spec);
+    let asks_to_wait = |flux: &&mut Block| flux.get(NO_WAIT) == Some(&json!(false));
+    let waits = object_mut(spec, "flux")
+        .filter(|flux| has_sidecar && asks_to_wait(flux))
+        .is_some_and(|flux| flux.shift_remove(NO_WAIT).is_some());
     write_source(spec);
+    if has_sidecar && !waits {
+        // `write_source` removes a block that has only defaults.
+        if is_missing(spec, "flux") {
+            spec.insert("flux".into(), json!({}));
+        }
+        if let Some(flux) = object_mut(spec, "flux") {
+            fill(flux, &[(NO_WAIT, json!(true))]);
+        }
+    }
     let Some(flux) = object_mut(spec, "flux") else {
         return;
     };
@@ -91,15 +114,21 @@ fn write_source(spec: &mut Block) {
     }
 }
 
-/// Converts the block to v1alpha1, where no container means the image's own Flux. A block that only disables the
-/// view is removed.
+/// Converts the block to v1alpha1, where no container means the image's own Flux, and where sidecars do not wait. A block
+/// that only says so is removed.
 pub(super) fn to_v1alpha1(spec: &mut Block) {
+    let has_sidecar = has_sidecar(spec);
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({}));
     }
     let Some(flux) = object_mut(spec, "flux") else {
         return;
     };
+    if has_sidecar && is_true(flux, NO_WAIT) {
+        flux.shift_remove(NO_WAIT);
+    } else if has_sidecar {
+        fill(flux, &[(NO_WAIT, json!(false))]);
+    }
     if is_missing(flux, "container") {
         flux.insert("container".into(), json!({}));
     } else if is_disabled(flux) && container_has_only(flux, &disabled_container()) {

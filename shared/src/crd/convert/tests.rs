@@ -61,6 +61,36 @@ fn without_a_command_v1alpha1_serves_the_restful_api() {
 }
 
 #[test]
+fn sidecars_of_v1alpha1_do_not_wait_for_the_broker() {
+    let containers = json!([{ "runFlux": true, "command": "a" }, { "name": "b", "command": "c" }]);
+    let waits = |spec: Value| v1alpha2(spec)["flux"].get("noWaitSocket") != Some(&json!(true));
+    for (flux, is_awaited) in [
+        (Value::Null, false),
+        (json!({ "container": {} }), false),
+        (json!({ "container": { "image": "view" } }), false),
+        (json!({ "noWaitSocket": true }), false),
+        (json!({ "noWaitSocket": false }), true),
+    ] {
+        let spec = json!({ "flux": flux, "containers": containers });
+        assert_eq!(waits(spec.clone()), is_awaited, "{flux}");
+        // What v1alpha2 has written is read in v1alpha1, and written back unchanged.
+        let newer = v1alpha2(spec);
+        assert_eq!(v1alpha2(v1alpha1(newer.clone())), newer, "{flux}");
+    }
+    for flux in [
+        Value::Null,
+        json!({ "noWaitSocket": true }),
+        json!({ "container": { "image": "view" } }),
+    ] {
+        let spec = json!({ "flux": flux, "containers": containers });
+        let awaits = flux.get("noWaitSocket").is_none();
+        let older = v1alpha1(spec.clone());
+        assert_eq!(older["flux"].get("noWaitSocket"), awaits.then_some(&json!(false)));
+        assert_eq!(waits(older), awaits, "{flux}");
+    }
+}
+
+#[test]
 fn v1alpha2_defaults_are_explicit_in_v1alpha1() {
     let spec = json!({ "size": 1, "tasks": 1, "containers": [{ "image": "app:1" }] });
     let older = v1alpha1(spec.clone());

@@ -119,6 +119,7 @@ fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
     // Whether v1alpha1 would serve the Flux RESTful API by default.
     let serves = crate::crd::convert::spec::has_nothing_else_to_run(spec.as_object().unwrap());
     let runner = crate::crd::convert::spec::runner_index(spec.as_object().unwrap());
+    let has_sidecar = spec["containers"].as_array().is_some_and(|all| all.len() > 1);
     let mut set_default = |pointer: &str, field: &str, value: Value| {
         let block = spec.pointer_mut(pointer).unwrap().as_object_mut().unwrap();
         block.entry(field).or_insert(value);
@@ -132,6 +133,9 @@ fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
     set_default("/flux/container", "disable", json!(false));
     set_default("/flux/container", "name", json!("flux-view"));
     set_default("/flux/container", "mountPath", json!("/mnt/flux"));
+    if has_sidecar {
+        set_default("/flux", "noWaitSocket", json!(older));
+    }
     set_default("", "pod", json!({}));
     set_default("/pod", "automountServiceAccountToken", json!(older));
     if serves {
