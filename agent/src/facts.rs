@@ -82,6 +82,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         python_compiled: python::is_compiled(&host, &installation),
         flux_modprobe: host.exists(&format!("{installation}/libexec/flux/modprobe/rc1.py")),
         flux_accounting: host.exists(&format!("{installation}/libexec/flux/cmd/flux-account.py")),
+        flux_version: flux_version(&host, &installation),
         view: view::read(&host, &pod_paths.view()),
         flux_on_path,
         shell: shell(&host, path),
@@ -155,6 +156,19 @@ fn installation(host: &host::HostFiles, spec: &AgentSpec, flux_on_path: Option<&
         .or_else(|| prefix_of(&host.without_links(&flux)?))
         .unwrap_or_else(|| "/usr".into())
 }
+
+/// The version of the Flux in `installation`, from the file for pkg-config that Flux's build installs beside its
+/// libraries. None: there is no such file, as in packages without files for developers.
+fn flux_version(host: &host::HostFiles, installation: &str) -> Option<String> {
+    let text = LIBRARIES
+        .iter()
+        .find_map(|folder| host.text(&format!("{installation}/{folder}/pkgconfig/flux-core.pc")))?;
+    let version = text.lines().find_map(|line| line.strip_prefix("Version:"))?;
+    Some(version.trim().to_owned())
+}
+
+/// The folders of libraries below a prefix: the usual ones, and Debian's.
+const LIBRARIES: [&str; 4] = ["lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"];
 
 /// Number of earlier pods of this index, from variables of the downward API. The variables are removed, since they are
 /// for the agent only.
@@ -354,6 +368,9 @@ mod tests {
             let module = at(&format!("{prefix}/lib/flux/python3.11/flux/__init__.py"));
             std::fs::create_dir_all(module.parent().unwrap()).unwrap();
             std::fs::write(module, "").unwrap();
+            let build = at(&format!("{prefix}/lib64/pkgconfig/flux-core.pc"));
+            std::fs::create_dir_all(build.parent().unwrap()).unwrap();
+            std::fs::write(build, "prefix=/x\n\nName: flux-core\nVersion: 0.49.0\nLibs:\n").unwrap();
             std::fs::create_dir_all(at(link).parent().unwrap()).unwrap();
             symlink(target, at(link)).unwrap();
             let mut process = Process::own();
@@ -362,6 +379,11 @@ mod tests {
             assert!(
                 facts.flux_modprobe && facts.flux_accounting && !facts.python_compiled,
                 "{link} -> {target}: {facts:?}"
+            );
+            assert_eq!(
+                facts.flux_version.as_deref(),
+                Some("0.49.0"),
+                "{link} -> {target}"
             );
         }
     }

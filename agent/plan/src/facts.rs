@@ -87,6 +87,8 @@ pub struct Facts {
     pub flux_modprobe: bool,
     /// Whether Flux Accounting is installed with this Flux.
     pub flux_accounting: bool,
+    /// The version of Flux, such as `0.88.0`, if its installation says it. None: plans are for a current Flux.
+    pub flux_version: Option<String>,
     /// The Flux view.
     pub view: ViewFacts,
     /// Path of the `flux` on the container's PATH or, once the broker has started, on the PATH that the snippets have
@@ -138,6 +140,7 @@ impl Default for Facts {
             python_compiled: true,
             flux_modprobe: true,
             flux_accounting: false,
+            flux_version: None,
             view: ViewFacts::default(),
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
@@ -188,6 +191,15 @@ impl Facts {
             cpus.floor().clamp(1.0, f64::from(u32::MAX)) as u32
         });
         self.cores.min(limit).max(1)
+    }
+
+    /// Whether Flux is known to be older than 0.`minor`.
+    pub fn is_flux_before(&self, minor: u32) -> bool {
+        let numbers = self.flux_version.as_deref().and_then(|version| {
+            let mut parts = version.split('.').map(str::parse::<u32>);
+            Some((parts.next()?.ok()?, parts.next()?.ok()?))
+        });
+        numbers.is_some_and(|found| found < (0, minor))
     }
 
     pub fn is_present(&self, path: &str) -> bool {
@@ -257,6 +269,34 @@ mod tests {
         );
         let again = Facts::parse(&serde_json::to_string(&want).unwrap()).unwrap();
         assert_eq!(again, want);
+    }
+
+    #[test]
+    fn unknown_version_of_flux_counts_as_current() {
+        let is_old = |version: Option<&str>| {
+            let flux_version = version.map(str::to_owned);
+            let facts = Facts {
+                flux_version,
+                ..Facts::default()
+            };
+            facts.is_flux_before(51)
+        };
+        for old in ["0.9.0", "0.50.0", "0.50.0-12-g1a2b3c4"] {
+            assert!(is_old(Some(old)), "{old}");
+        }
+        // A checkout without tags has the hash of its commit as the version.
+        for other in [
+            "0.51.0",
+            "0.88.0",
+            "1.0.0",
+            "0.51.0-2-gabcdef0",
+            "3a4b5c6",
+            "0",
+            "",
+        ] {
+            assert!(!is_old(Some(other)), "{other}");
+        }
+        assert!(!is_old(None));
     }
 
     #[test]

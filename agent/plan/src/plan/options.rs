@@ -4,7 +4,7 @@ use flux_shared::flux_duration::DEFAULT_CONNECT_TIMEOUT;
 use flux_shared::topology::DEFAULT_FANOUT;
 use toml::{Table, Value};
 
-use super::{Resolved, node_network};
+use super::{Resolved, node_network, resources};
 
 /// Flux's log level for all messages.
 const DEBUG: u8 = 7;
@@ -44,7 +44,14 @@ pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String>
         options.push(attribute("tbon.topo", topology));
     }
     if let Some(quorum) = quorum(resolved) {
-        options.push(attribute("broker.quorum", quorum));
+        // Before 0.51, Flux reads the ranks that it waits for (an idset), and a number is a single rank.
+        let is_idset = resolved.facts.is_flux_before(51);
+        let value = if is_idset {
+            resources::ids(quorum)
+        } else {
+            quorum.to_string()
+        };
+        options.push(attribute("broker.quorum", value));
     }
     if spec.logging.zeromq {
         options.push(attribute("tbon.zmqdebug", 1));
@@ -161,6 +168,30 @@ mod tests {
         assert_eq!(
             tbon_options("topology='kary:2'\nbroker_config='''tbon.topo = 'kary:1''''"),
             ["topo=kary:2"]
+        );
+    }
+
+    #[test]
+    fn quorum_is_an_idset_of_ranks_before_flux_051() {
+        let option = |size: u32, version: &str| {
+            let spec = AgentSpec::from_toml(&format!("name='mc'\nsize={size}\nmax_size=4")).unwrap();
+            let facts = Facts {
+                flux_version: Some(version.into()),
+                ..Facts::default()
+            };
+            let options = broker(&Resolved::new(&spec, &facts).unwrap(), false);
+            let option = options
+                .iter()
+                .find_map(|option| option.strip_prefix("-Sbroker.quorum="));
+            option.unwrap().to_owned()
+        };
+        assert_eq!(
+            (option(2, "0.49.0"), option(1, "0.50.0")),
+            ("0-1".into(), "0".into())
+        );
+        assert_eq!(
+            (option(2, "0.51.0"), option(1, "0.88.0")),
+            ("2".into(), "1".into())
         );
     }
 

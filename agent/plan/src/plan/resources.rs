@@ -112,7 +112,7 @@ fn text(resolved: &Resolved) -> Result<String, PlanError> {
 }
 
 /// An idset of `count` ids from 0 on. (No caller passes 0, which counts as 1.)
-fn ids(count: u32) -> String {
+pub fn ids(count: u32) -> String {
     match count {
         0 | 1 => "0".into(),
         _ => format!("0-{}", count - 1),
