@@ -32,12 +32,18 @@ const MOST_GPUS: u32 = 64;
 /// - with the user's own broker.toml, which may name the file of this R;
 /// - if the lead may restore an archive, which has an R, and Flux is too old to remove that R. Only the lead checks
 ///   this condition, since only its R counts. The R of an earlier attempt (`OnFailure`) is no reason: unlike an
-///   archive's, it is of this MiniCluster and has the same hosts.
+///   archive's, it is of this MiniCluster and has the same hosts;
+/// - if Flux is too old to read the XML file.
 pub fn is_discovered(resolved: &Resolved) -> bool {
-    is_possible(resolved) && !keeps_old_r(resolved)
+    is_possible(resolved) && reads_xml(resolved) && !keeps_old_r(resolved)
 }
 
-/// Whether [`is_discovered`] is true, apart from its last condition.
+/// Whether Flux reads the XML file, as since 0.55.
+fn reads_xml(resolved: &Resolved) -> bool {
+    !resolved.facts.is_flux_before(55)
+}
+
+/// Whether [`is_discovered`] is true for a current Flux.
 fn is_possible(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited =
@@ -59,10 +65,18 @@ fn keeps_old_r(resolved: &Resolved) -> bool {
 
 /// A notice if the R of all nodes has the lead's resources only since Flux is too old.
 pub fn notice(resolved: &Resolved) -> Option<String> {
-    (is_possible(resolved) && keeps_old_r(resolved)).then(|| {
-        "Flux before 0.79 and an archive: Flux uses the lead's cores and GPUs for all nodes. If nodes differ, use a newer Flux"
-            .into()
-    })
+    let why = if !resolved.is_lead() || !is_possible(resolved) {
+        return None;
+    } else if !reads_xml(resolved) {
+        "Flux before 0.55"
+    } else if keeps_old_r(resolved) {
+        "Flux before 0.79 and an archive"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{why}: Flux uses the lead's cores and GPUs for all nodes. If nodes differ, use a newer Flux"
+    ))
 }
 
 /// Whether the state may hold the R of an earlier instance: from an archive or, with `OnFailure`, from an earlier
@@ -284,6 +298,7 @@ mod tests {
 
     use super::*;
     use crate::facts::Facts;
+    use crate::plan::{PodContainer, build};
 
     fn discovered(spec: &str) -> bool {
         let spec = AgentSpec::from_toml(&format!("name = 'mc'\n{spec}")).unwrap();
@@ -327,6 +342,41 @@ mod tests {
             ((1, false, false), (1, false, false)),
             "a follower"
         );
+    }
+
+    #[test]
+    fn flux_before_055_gets_the_r_of_the_lead() {
+        let spec = AgentSpec::from_toml("name = 'mc'\nsize = 2\n[runner]\ncpu_limit = 3").unwrap();
+        let of = |index, version: &str| {
+            let facts = Facts {
+                index: Some(index),
+                flux_version: Some(version.into()),
+                ..Facts::default()
+            };
+            let plan = build(&spec, &facts, &PodContainer::Runner).unwrap();
+            let text = |name: &str| {
+                plan.steps.iter().find_map(|step| match step {
+                    Step::File {
+                        path,
+                        content: Content::Text(text),
+                        ..
+                    } if path.ends_with(name) => Some(text.clone()),
+                    _ => None,
+                })
+            };
+            let broker_toml = text("/broker.toml").unwrap();
+            (
+                text("/R").map(|r| r.contains("\"core\":\"0-2\"")),
+                text("/hwloc.xml").is_some(),
+                broker_toml.contains("path = ") && broker_toml.contains("noverify = true"),
+                plan.notices
+                    .iter()
+                    .any(|notice| notice.contains("Flux before 0.55")),
+            )
+        };
+        assert_eq!(of(0, "0.54.0"), (Some(true), false, true, true));
+        assert_eq!(of(0, "0.55.0"), (None, true, false, false));
+        assert_eq!(of(1, "0.54.0"), (None, false, false, false));
     }
 
     #[test]
