@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{Notice, Problem, ValidMiniCluster, VolumeSource};
 use crate::agent_spec::Program;
 use crate::choices::{Gang, ViewSource};
+use crate::submission::{flux_subcommand, options_of_flux};
 
 impl ValidMiniCluster {
     /// Hints on effects that may surprise. The path of a container has no index, which is not known here.
@@ -13,6 +14,7 @@ impl ValidMiniCluster {
         let hints = [
             self.few_tasks(),
             self.more_than_sure_pods(),
+            self.more_tasks_than_cores(),
             self.all_or_none(),
             self.old_option_for_openmpi(),
             self.scattered_files(),
@@ -69,10 +71,88 @@ impl ValidMiniCluster {
         })
     }
 
+    /// Hints that the pods can never have a core for each task. Flux rejects such a job.
+    fn more_tasks_than_cores(&self) -> Option<Notice> {
+        let flux = &self.flux;
+        let is_batch = matches!(self.runner.program, Program::Batch { .. });
+        let command = flux_subcommand(&flux.submit_command);
+        let submits = (self.lead_submits_program() && matches!(command, Some("submit" | "run")))
+            || (self.lead_starts_program() && is_batch);
+        // Other clusters bring their own cores.
+        let is_alone = flux.lead.is_none() && flux.hostlist.is_none();
+        if !is_alone
+            || !(submits || self.interactive)
+            || self.sets_own_size()
+            || self.may_have_own_resources()
+        {
+            return None;
+        }
+        // A job of an elastic MiniCluster has no number of nodes, so it may get all. People choose that of theirs.
+        let is_elastic = self.min_size.is_some_and(|least| least < self.size);
+        let pods = if is_elastic || self.interactive {
+            self.max_size
+        } else {
+            self.size
+        };
+        let tasks = self.tasks;
+        let cores = u64::from(self.cores_of_pod()?) * u64::from(pods);
+        let remedy = if self.declared_cores().is_some() {
+            "(cores); raise cores, or lower tasks"
+        } else {
+            "(CPU limit); raise or remove the limit, set cores, or lower tasks"
+        };
+        (u64::from(tasks) > cores).then(|| {
+            let message =
+                format!("{tasks} tasks need {tasks} cores, and {pods} pods have at most {cores} {remedy}");
+            Problem::new("spec.tasks", message)
+        })
+    }
+
+    /// Whether options of the job, or of the image, set its size in place of `tasks`.
+    fn sets_own_size(&self) -> bool {
+        let environment = self.environment(&self.runner.container);
+        let of_image = environment.get("FLUX_OPTION_FLAGS").map_or("", String::as_str);
+        let mut words = options_of_flux(&self.flux.submit_command)
+            .iter()
+            .chain(&self.flux.option_flags)
+            .map(String::as_str)
+            .chain(of_image.split_whitespace());
+        // `--n`: Flux accepts options that are cut off, such as `--ntask=4`. `alloc-bypass` names other resources.
+        words.any(|word| {
+            ["-n", "-N", "--n"].iter().any(|option| word.starts_with(option)) || word.contains("alloc-bypass")
+        })
+    }
+
+    /// Whether the instance's resources may come from the user: from a snippet that writes R, or by broker.toml.
+    fn may_have_own_resources(&self) -> bool {
+        let snippets = &self.runner.snippets;
+        let before_broker = [
+            &snippets.init,
+            &snippets.pre_command,
+            &snippets.pre,
+            &snippets.broker_pre,
+        ];
+        let names_r = |text: &String| {
+            text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+                .any(|word| word == "R")
+        };
+        before_broker.into_iter().flatten().any(names_r)
+            || self.flux.broker_config.is_some()
+            || self
+                .flux
+                .configs
+                .values()
+                .any(|config| config.contains("resource"))
+    }
+
+    /// The cores of each pod that the spec declares.
+    fn declared_cores(&self) -> Option<u32> {
+        self.runner.cores.filter(|cores| *cores > 0)
+    }
+
     /// The most cores that Flux has in each pod. None: the spec does not say.
     fn cores_of_pod(&self) -> Option<u32> {
-        let declared = self.runner.cores.filter(|cores| *cores > 0);
-        declared.or_else(|| {
+        self.declared_cores().or_else(|| {
             // Flux counts at least one core.
             Some(self.cpu_limit()?.max(1.0) as u32)
         })
@@ -298,7 +378,11 @@ mod tests {
             let hints = validate(&manifest::parse(&text).unwrap()).unwrap().hints();
             hints.into_iter().map(|hint| hint.message).collect()
         };
-        let waits = |sizes: &str, container: &str| !hints(sizes, container).is_empty();
+        let waits = |sizes: &str, container: &str| {
+            hints(sizes, container)
+                .iter()
+                .any(|hint| hint.contains("the job waits"))
+        };
         let declared = "command: b, cores: 4";
         assert_eq!(
             hints("minSize: 2\n  tasks: 9", declared),
@@ -323,5 +407,70 @@ mod tests {
             let found = hints("minSize: 2\n  tasks: 9", &format!("{other}, cores: 4"));
             assert!(!found.iter().any(|hint| hint.contains("minSize")), "{other}");
         }
+    }
+
+    #[test]
+    fn tasks_for_which_the_pods_have_no_cores_get_a_hint() {
+        let hints = |spec: &str, container: &str| -> Vec<String> {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  \
+                 {spec}\n  containers: [{{image: a, {container}}}]\n"
+            );
+            let hints = validate(&manifest::parse(&text).unwrap()).unwrap().hints();
+            let messages = hints.into_iter().map(|hint| hint.message);
+            messages.filter(|message| message.contains("at most")).collect()
+        };
+        let limit = "resources: {limits: {cpu: 3}}";
+        let limited = format!("command: b, {limit}");
+        assert_eq!(
+            hints("size: 4\n  tasks: 16", &limited),
+            [
+                "16 tasks need 16 cores, and 4 pods have at most 12 (CPU limit); raise or remove the limit, set cores, or lower tasks"
+            ]
+        );
+        assert_eq!(
+            hints("size: 2\n  tasks: 5", "command: b, cores: 2"),
+            ["5 tasks need 5 cores, and 2 pods have at most 4 (cores); raise cores, or lower tasks"]
+        );
+        let has_hint = |spec: &str, container: &str| !hints(spec, container).is_empty();
+        for spec in [
+            "size: 2\n  maxSize: 9\n  tasks: 7",
+            "size: 2\n  tasks: 7\n  interactive: true",
+            "size: 2\n  tasks: 7\n  flux: {optionFlags: -c 2 -o cpu-affinity=per-task}",
+            "size: 2\n  tasks: 7\n  flux: {submitCommand: flux run}",
+        ] {
+            assert!(has_hint(spec, &limited), "{spec}");
+        }
+        for spec in [
+            "size: 2\n  tasks: 6",
+            "size: 2\n  tasks: 0",
+            "size: 2\n  minSize: 1\n  maxSize: 3\n  tasks: 9",
+            "size: 2\n  maxSize: 3\n  tasks: 9\n  interactive: true",
+            "size: 2\n  tasks: 7\n  flux: {optionFlags: -n 6}",
+            "size: 2\n  tasks: 7\n  flux: {optionFlags: --ntasks=6}",
+            "size: 2\n  tasks: 7\n  flux: {submitCommand: flux submit -N2}",
+            "size: 2\n  tasks: 7\n  flux: {submitCommand: my-submit}",
+            "size: 2\n  tasks: 7\n  flux: {brokerConfig: 'a = 1'}",
+            "size: 2\n  tasks: 7\n  flux: {bursting: {clusters: [{name: b, size: 2}]}}",
+        ] {
+            assert!(!has_hint(spec, &limited), "{spec}");
+        }
+        let tasks = "size: 2\n  tasks: 7";
+        for container in [
+            "command: b".to_owned(),
+            format!("{limited}, launcher: true"),
+            format!(
+                "{limited}, commands: {{pre: 'flux R encode --local > ${{viewroot}}/etc/flux/system/R'}}"
+            ),
+            format!("{limited}, environment: {{FLUX_OPTION_FLAGS: -n 6}}"),
+            format!("{limited}, cores: 4"),
+        ] {
+            assert!(!has_hint(tasks, &container), "{container}");
+        }
+        assert!(has_hint(tasks, &format!("{limited}, batch: true")));
+        assert!(has_hint(
+            tasks,
+            &format!("{limited}, commands: {{pre: . /etc/profile}}")
+        ));
     }
 }
