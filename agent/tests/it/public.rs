@@ -4,7 +4,8 @@
 use std::fs;
 
 use flux_shared::termination::{Ender, Termination};
-use flux_shared::{derive, manifest, validate};
+use flux_shared::validate::validate;
+use flux_shared::{derive, manifest};
 
 use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::live::{Network, Running, eventually, run_words, termination_of};
@@ -23,7 +24,7 @@ pub struct Pods {
 impl Pods {
     /// The pods of a whole manifest. `prepare` adds what the manifest expects to each image.
     pub fn of(text: &str, prepare: impl Fn(&Image)) -> Pods {
-        let valid = validate::validate(&manifest::parse(text).unwrap()).unwrap();
+        let valid = validate(&manifest::parse(text).unwrap()).unwrap();
         let spec = derive::agent_spec(&valid);
         let image = |_| {
             let image = Image::usual();

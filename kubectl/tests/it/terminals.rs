@@ -218,7 +218,8 @@ fn top_ends_when_the_job_does() {
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         read_until(&mut out, &mut shown, "code 0").await;
         assert!(
-            shown.split(LEAVE)
+            shown
+                .split(LEAVE)
                 .nth(1)
                 .unwrap()
                 .contains("mc has ended (Completed)"),
@@ -331,7 +332,8 @@ fn start_progress_is_animated_on_terminal_and_plain_in_pipe() {
                 "tty" => {
                     assert!(shown.contains("\x1b[") && shown.contains('\r'), "{shown:?}");
                     assert!(
-                        shown.chars()
+                        shown
+                            .chars()
                             .any(|character| ('\u{2800}'..='\u{28ff}').contains(&character)),
                         "no spinner: {shown:?}"
                     );

@@ -145,7 +145,10 @@ fn two_gangs_for_one_node_never_block_each_other() {
             let mut watched = Watched::default();
             while watched.completed != [true, true] {
                 watched.look(&fixture, &names).await;
-                assert!(!watched.both_are_half_placed(), "round {round}: both have half of the node");
+                assert!(
+                    !watched.both_are_half_placed(),
+                    "round {round}: both have half of the node"
+                );
                 assert!(start.elapsed() < ROUND, "round {round}: {watched:?}");
                 tokio::time::sleep(POLL).await;
             }
@@ -183,7 +186,9 @@ fn clusters_without_gangs_can_block_each_other() {
             let mut since: Option<Instant> = None;
             while !watched.completed.contains(&true) {
                 watched.look(&fixture, &names).await;
-                since = watched.both_are_half_placed().then(|| since.unwrap_or_else(Instant::now));
+                since = watched
+                    .both_are_half_placed()
+                    .then(|| since.unwrap_or_else(Instant::now));
                 if since.is_some_and(|since| since.elapsed() > STUCK) {
                     println!("round {round}: both have half of the node");
                     return;

@@ -115,13 +115,7 @@ pub fn blocks(page: &Path) -> Vec<Block> {
 pub const YAML_WORDS: &[&str] = &["part", "refused"];
 
 /// Words after `bash` or `console`: why [`differences`] does not run a block.
-pub const WORDS: &[&str] = &[
-    "needs-cluster",
-    "e2e",
-    "needs-registry",
-    "slow",
-    "other-tool",
-];
+pub const WORDS: &[&str] = &["needs-cluster", "e2e", "needs-registry", "slow", "other-tool"];
 
 /// Runs the commands of all pages with `program` as `name` on the PATH, and compares the output with what is
 /// shown: the lines shown must be in the output in this order, and `...` matches any text. Returns the number
