@@ -494,7 +494,7 @@ class Flux(BaseModel):
     no_wait_socket: Annotated[bool | None, Field(alias="noWaitSocket")] = None
     """Start the sidecars' commands without waiting for the broker's socket."""
     option_flags: Annotated[str | None, Field(alias="optionFlags")] = None
-    """Flags added to `flux submit` and `flux batch`, such as -ompi=openmpi@5."""
+    """Flags added to `flux submit` and `flux batch`, such as --time-limit=60m."""
     parent_deadline_seconds: Annotated[
         int | None, Field(alias="parentDeadlineSeconds")
     ] = None
@@ -954,7 +954,8 @@ class MiniClusterSpec(BaseModel):
     """
     Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods,
     unless minSize is below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
-    `-N minSize` if minSize is below size.
+    `-N minSize` if minSize is below size. If flux.optionFlags has an option per resource, such as `--gpus-per-node`
+    or `--tasks-per-node`, the default of 1 is left out.
     """
     ttl_seconds_after_finished: Annotated[
         int | None, Field(alias="ttlSecondsAfterFinished")
