@@ -206,8 +206,11 @@ async fn report(
     services_ended?;
     context.miniclusters.clear_failures(&target.uid);
     // The operator's own status wakes no reconcile. If what it says makes another decision necessary, ask for one here.
+    // That the view cannot be mounted may have been written while this decision was carried out.
     let is_new = |says: fn(&MiniClusterStatus) -> bool| says(&after) && !says(&target.status);
-    let has_news = is_new(status::is_finished) || is_new(status::image_volume_failed);
+    let has_news = is_new(status::is_finished)
+        || is_new(status::image_volume_failed)
+        || (*decision == Decision::Continue && status::image_volume_failed(&after));
     let observed = context.index.observed(&target.key);
     if has_news && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
         return Ok(Action::requeue(

@@ -249,12 +249,13 @@ impl Writer {
         config_map?;
         headless?;
         self.create_volumes(volumes, &member.uid).await?;
-        // The gang must exist before the pods: schedulers look for it when they see the pods.
-        if let GangOf::Object(object) = gang {
-            self.create_gang(&key.namespace, object, &member.uid).await?;
-        }
         for service in services {
             self.create_service(index, service, &member.uid).await?;
+        }
+        // The gang must exist before the pods: schedulers look for it when they see the pods. Its
+        // name contains the hash of the spec, so it comes after what a user may have to edit the spec for.
+        if let GangOf::Object(object) = gang {
+            self.create_gang(&key.namespace, object, &member.uid).await?;
         }
         // The policy and the Secrets come last, since they are never changed: if another object cannot be created, the
         // user can still edit the spec, and they follow from the new one. The policy must exist before the brokers do.
