@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 
 use flux_shared::agent_spec::RestartPolicy;
@@ -12,7 +11,7 @@ use super::observe;
 use super::pod::{Pod, PodPlace};
 use crate::execute::program_note::{note_shutdown, read_note};
 use crate::execute::session::Session;
-use crate::in_instance::flux_wrapper::{delays_output, is_flux_only, run_line_buffered};
+use crate::in_instance::flux_wrapper::is_flux_only;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
 use crate::supervise::program::{Lookup, find};
@@ -131,8 +130,7 @@ fn session_in_instance(pod: &Pod) -> Session {
     session
 }
 
-/// Replaces this process by the program. Returns only if that fails: the exit code that a shell would give. Commands
-/// that watch jobs run below this process if they would hold the output back.
+/// Replaces this process by the program. Returns only if that fails: the exit code that a shell would give.
 ///
 /// `flux` is the instance's own, even if the PATH has another one before it. Since its path is its name (`argv[0]`),
 /// Flux then puts its own folder first on the PATH.
@@ -146,9 +144,6 @@ fn become_program(pod: &Pod, mut session: Session, argv: &[OsString]) -> u8 {
                 .for_flux
                 .iter()
                 .for_each(|change| session.apply(change));
-        }
-        if delays_output(&argv[1..]) {
-            return run_line_buffered(Path::new(flux), &argv[1..], session);
         }
     }
     let (path, why, code) = match find(name, &session.environment, &session.directory) {

@@ -22,7 +22,6 @@ use flux_agent_plan::known_paths::{DEFAULT_PATH, KEPT_FROM_FLUX, users_value_nam
 use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
 use super::command_runner::CommandRunner;
-use crate::execute::session::Session;
 use crate::report::log;
 use crate::supervise::program::{Environment, Output};
 use crate::system::runtime::block_on;
@@ -135,17 +134,17 @@ pub fn run() -> ExitCode {
         tracing::error!(stage = "start", "there is no other `flux` on the PATH");
         return NOT_FOUND.into();
     };
-    let mut session = Session::of_process();
+    let mut environment: Environment = std::env::vars_os().collect();
     if is_flux_only(&arguments) {
         KEPT_FROM_FLUX
             .iter()
-            .for_each(|name| hide(&mut session.environment, name));
+            .for_each(|name| hide(&mut environment, name));
     }
-    if delays_output(&arguments) {
-        return run_line_buffered(&flux, &arguments, session).into();
+    if delays_output(&arguments) && !io::stdout().is_terminal() {
+        return run_line_buffered(&flux, &arguments, environment);
     }
     let mut command = Command::new(&flux);
-    command.args(&arguments).env_clear().envs(session.environment);
+    command.args(&arguments).env_clear().envs(environment);
     let error = command.exec();
     tracing::error!(stage = "start", "failed to start {}: {error}", flux.display());
     NOT_EXECUTABLE.into()
@@ -163,20 +162,21 @@ fn hide(environment: &mut Environment, name: &str) {
     }
 }
 
-/// Runs `flux` with pseudo-terminals as its outputs, and returns its exit code. Signals are passed on to it.
-pub fn run_line_buffered(flux: &Path, arguments: &[OsString], session: Session) -> u8 {
+/// Runs `flux` with pseudo-terminals as its outputs. Signals are passed on to it.
+fn run_line_buffered(flux: &Path, arguments: &[OsString], environment: Environment) -> ExitCode {
     let argv: Vec<OsString> = std::iter::once(flux.into())
         .chain(arguments.iter().cloned())
         .collect();
     let code = block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
-        runner.session = session;
+        runner.session.environment = environment;
         runner.run(&argv, Output::LineBuffered).await
     }));
     code.unwrap_or_else(|failure| {
         log::failure(&failure);
         failure.category.code()
     })
+    .into()
 }
 
 /// The first `flux` on the PATH that is not this program.
@@ -197,14 +197,9 @@ pub fn is_flux_only(arguments: &[OsString]) -> bool {
         .is_some_and(|command| FLUX_ONLY_COMMANDS.contains(&command))
 }
 
-/// Whether `flux` with these arguments shows the output of jobs, and would hold it back, since it is no terminal.
-pub fn delays_output(arguments: &[OsString]) -> bool {
-    watches_jobs(arguments) && !io::stdout().is_terminal()
-}
-
-/// Whether these arguments are a command that shows the output of jobs. `--progress` draws on a terminal only, and must
-/// not find a pseudo-terminal.
-fn watches_jobs(arguments: &[OsString]) -> bool {
+/// Whether `flux` with these arguments shows the output of jobs, by a command that holds it back on a pipe. `--progress`
+/// draws on a terminal only, and must not find one here.
+fn delays_output(arguments: &[OsString]) -> bool {
     let has = |option: &str| arguments.iter().any(|word| word == option);
     let mut words = arguments.iter().filter_map(|word| word.to_str());
     let is_shown = match words.find(|word| !word.starts_with('-')) {
@@ -247,10 +242,10 @@ mod tests {
 
     #[test]
     fn only_commands_that_watch_jobs_delay_output() {
-        let watches_jobs =
-            |line: &str| watches_jobs(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let delays_output =
+            |line: &str| delays_output(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         for line in ["submit -N2 --watch a", "-v bulksubmit --watch a", "watch --all"] {
-            assert!(watches_jobs(line), "{line}");
+            assert!(delays_output(line), "{line}");
         }
         for line in [
             "submit a",
@@ -259,7 +254,7 @@ mod tests {
             "submit --watch --progress a",
             "-V",
         ] {
-            assert!(!watches_jobs(line), "{line}");
+            assert!(!delays_output(line), "{line}");
         }
     }
 

@@ -4,9 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::image::AGENT;
 use crate::instance::{images, launch, start, submit};
-use crate::live::{Network, eventually, gate, text_of};
+use crate::live::{Network, eventually, gate};
 
 const LINES: usize = 200_000;
 const LONG: usize = 1 << 20;
@@ -99,26 +98,4 @@ fn signal_ends_a_watched_submission_and_its_output_stays() {
         "{}",
         ended.stderr
     );
-}
-
-/// `kubectl minicluster submit --watch` runs this command. Here, a file stands for the pipe of `kubectl exec`.
-#[test]
-fn watched_output_of_connect_is_live() {
-    let images = images("", 1);
-    let pod = start(&images, &Network::new(), &[]).remove(0);
-    eventually("the instance", || {
-        let status = pod.exec(&[AGENT, "status"]).stdout;
-        String::from_utf8_lossy(&status)
-            .contains("in state run")
-            .then_some(())
-    });
-    let job = "echo first; while [ ! -e /tmp/go ]; do sleep 0.02; done; exit 3";
-    let command = format!("{AGENT} connect -- flux submit --quiet --watch sh -c '{job}'; echo code=$?");
-    pod.exec(&["sh", "-c", &format!("{{ {command}; }} >/tmp/out 2>/tmp/errors &")]);
-    let output = gate(&images[0], "out");
-    eventually("the first line", || (text_of(&output) == "first\n").then_some(()));
-    std::fs::write(gate(&images[0], "go"), "").unwrap();
-    eventually("the end", || {
-        (text_of(&output) == "first\ncode=3\n").then_some(())
-    });
 }
