@@ -1,19 +1,14 @@
-//! A wrapper of the `flux` command, for the user's program on the lead. It does two things:
-//!
-//! - It hides the user's search paths (`KEPT_FROM_FLUX`) from Flux: a module or library of the user's that has the name
-//!   of one of Flux's would break Flux.
-//! - It gives commands that show the output of jobs (`submit --watch`) pseudo-terminals. On a pipe, they would write
-//!   nothing before a job ends, and nothing at all if a signal ends them. (PYTHONUNBUFFERED does not help: these
-//!   commands open their outputs themselves.)
+//! A wrapper of the `flux` command, for the user's program on the lead. It hides the user's search paths
+//! (`KEPT_FROM_FLUX`) from Flux: a module or library of the user's that has the name of one of Flux's would break Flux.
 //!
 //! The wrapper is a link named `flux` to the agent's binary, in the broker's run directory and first on the PATH of
 //! the user's program. When it is called, the agent moves the search paths to other variables, from which the job
-//! shell restores them for tasks. Then it becomes the next `flux` on the PATH, or runs that with pseudo-terminals.
-//! Commands that may run a program of the user's in their own environment keep the search paths: `python`, `env`,
-//! `exec`, `start`, `proxy`, `alloc`, `batch`, and commands that the user added (`flux-NAME`).
+//! shell restores them for tasks. Then it executes the next `flux` on the PATH. Commands that may run a program of the
+//! user's in their own environment keep the search paths: `python`, `env`, `exec`, `start`, `proxy`, `alloc`, `batch`,
+//! and commands that the user added (`flux-NAME`).
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -21,10 +16,7 @@ use std::process::{Command, ExitCode};
 use flux_agent_plan::known_paths::{DEFAULT_PATH, KEPT_FROM_FLUX, users_value_name};
 use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
-use super::command_runner::CommandRunner;
-use crate::report::log;
-use crate::supervise::program::{Environment, Output};
-use crate::system::runtime::block_on;
+use crate::supervise::program::Environment;
 
 const NAME: &str = "flux";
 /// Name of the folder that holds the link, beside the broker's socket.
@@ -127,56 +119,26 @@ pub fn is_called() -> bool {
         .is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// Replaces this process by the real `flux`, or runs it and returns its exit code.
+/// Replaces this process by the real `flux`. Returns only if that fails.
 pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Some(flux) = next_flux() else {
         tracing::error!(stage = "start", "there is no other `flux` on the PATH");
         return NOT_FOUND.into();
     };
-    let mut environment: Environment = std::env::vars_os().collect();
-    if is_flux_only(&arguments) {
-        KEPT_FROM_FLUX
-            .iter()
-            .for_each(|name| hide(&mut environment, name));
-    }
-    if delays_output(&arguments) && !io::stdout().is_terminal() {
-        return run_line_buffered(&flux, &arguments, environment);
-    }
     let mut command = Command::new(&flux);
-    command.args(&arguments).env_clear().envs(environment);
+    command.args(&arguments);
+    if is_flux_only(&arguments) {
+        for name in KEPT_FROM_FLUX {
+            // An empty value stays: it names no folder, so it cannot break Flux.
+            if let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) {
+                command.env(users_value_name(name), value).env_remove(name);
+            }
+        }
+    }
     let error = command.exec();
     tracing::error!(stage = "start", "failed to start {}: {error}", flux.display());
     NOT_EXECUTABLE.into()
-}
-
-/// Moves the variable to the one from which the job shell restores it for tasks.
-fn hide(environment: &mut Environment, name: &str) {
-    // An empty value stays: it names no folder, so it cannot break Flux.
-    if environment
-        .get(OsStr::new(name))
-        .is_some_and(|value| !value.is_empty())
-        && let Some(value) = environment.remove(OsStr::new(name))
-    {
-        environment.insert(users_value_name(name).into(), value);
-    }
-}
-
-/// Runs `flux` with pseudo-terminals as its outputs. Signals are passed on to it.
-fn run_line_buffered(flux: &Path, arguments: &[OsString], environment: Environment) -> ExitCode {
-    let argv: Vec<OsString> = std::iter::once(flux.into())
-        .chain(arguments.iter().cloned())
-        .collect();
-    let code = block_on(Box::pin(async {
-        let mut runner = CommandRunner::new()?;
-        runner.session.environment = environment;
-        runner.run(&argv, Output::LineBuffered).await
-    }));
-    code.unwrap_or_else(|failure| {
-        log::failure(&failure);
-        failure.category.code()
-    })
-    .into()
 }
 
 /// The first `flux` on the PATH that is not this program.
@@ -195,19 +157,6 @@ pub fn is_flux_only(arguments: &[OsString]) -> bool {
     words
         .find(|word| !word.starts_with('-'))
         .is_some_and(|command| FLUX_ONLY_COMMANDS.contains(&command))
-}
-
-/// Whether `flux` with these arguments shows the output of jobs, by a command that holds it back on a pipe. `--progress`
-/// draws on a terminal only, and must not find one here.
-fn delays_output(arguments: &[OsString]) -> bool {
-    let has = |option: &str| arguments.iter().any(|word| word == option);
-    let mut words = arguments.iter().filter_map(|word| word.to_str());
-    let is_shown = match words.find(|word| !word.starts_with('-')) {
-        Some("submit" | "bulksubmit") => has("--watch"),
-        Some(command) => command == "watch",
-        None => false,
-    };
-    is_shown && !has("--progress")
 }
 
 #[cfg(test)]
@@ -237,24 +186,6 @@ mod tests {
             "-V",
         ] {
             assert!(!is_flux_only(line), "{line}");
-        }
-    }
-
-    #[test]
-    fn only_commands_that_watch_jobs_delay_output() {
-        let delays_output =
-            |line: &str| delays_output(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
-        for line in ["submit -N2 --watch a", "-v bulksubmit --watch a", "watch --all"] {
-            assert!(delays_output(line), "{line}");
-        }
-        for line in [
-            "submit a",
-            "run a",
-            "jobs --watch",
-            "submit --watch --progress a",
-            "-V",
-        ] {
-            assert!(!delays_output(line), "{line}");
         }
     }
 

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::instance::{images, launch, start, submit};
-use crate::live::{Network, eventually, gate};
+use crate::instance::{images, start, submit};
+use crate::live::Network;
 
 const LINES: usize = 200_000;
 const LONG: usize = 1 << 20;
@@ -61,41 +61,4 @@ fn long_and_binary_output_arrives_unchanged() {
     let mut pod = start(&images, &Network::new(), &[]).remove(0);
     assert_eq!(pod.code_within(Duration::from_secs(900)), 0);
     assert_same(pod.folder.path(), "out", &written());
-}
-
-/// By itself, `flux submit --watch` writes to a pipe only when a job ends.
-#[test]
-fn watched_output_in_a_script_is_live() {
-    let script = "flux submit --quiet --watch \
-                  sh -c 'echo first; echo apart >&2; while [ ! -e /tmp/go ]; do sleep 0.02; done; exit 3'; \
-                  echo code=$?";
-    let images = images(&launch(script), 1);
-    let pod = start(&images, &Network::new(), &[]).remove(0);
-    eventually("the first line", || (pod.stdout() == "first\n").then_some(()));
-    pod.wait_for_output("apart\n");
-    std::fs::write(gate(&images[0], "go"), "").unwrap();
-    let ended = pod.end();
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "first\ncode=3\n"),
-        "{}",
-        ended.stderr
-    );
-}
-
-#[test]
-fn signal_ends_a_watched_submission_and_its_output_stays() {
-    let script = "flux submit --quiet --watch sh -c 'echo up; exec sleep 600' & \
-                  while [ ! -e /tmp/go ]; do sleep 0.02; done; kill $!; wait $!; echo code=$?";
-    let images = images(&launch(script), 1);
-    let pod = start(&images, &Network::new(), &[]).remove(0);
-    eventually("the first line", || (pod.stdout() == "up\n").then_some(()));
-    std::fs::write(gate(&images[0], "go"), "").unwrap();
-    let ended = pod.end();
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "up\ncode=143\n"),
-        "{}",
-        ended.stderr
-    );
 }
