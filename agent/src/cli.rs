@@ -20,7 +20,7 @@ use crate::execute;
 use crate::in_instance::{accounting, batch, diagnostics, program, restful, time};
 use crate::install::{self, Installed, install};
 use crate::local;
-use crate::report::failure::Failure;
+use crate::report::failure::{Failure, chain};
 use crate::report::log::{self, LineFormat};
 use crate::run;
 use crate::system::below;
@@ -518,7 +518,7 @@ fn show_plans(args: &explain::Args) -> u8 {
             }
             exit_code(Err(Failure::new(
                 category,
-                run::chain(&error),
+                chain(&error),
                 error.hint().unwrap_or_default(),
             )))
         }

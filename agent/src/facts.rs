@@ -124,8 +124,11 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
 /// The `flux` by which the broker was started, if a snippet may have put it on the PATH (`find_flux` in
 /// `agent/src/execute/attempt.rs`). None: not yet, or the image has its Flux elsewhere.
 fn flux_of_snippet(host: &host::HostFiles, spec: &AgentSpec) -> Option<String> {
+    if spec.view.enabled {
+        return None;
+    }
     let flux = host.link_target(&spec.paths().flux_link())?;
-    (!spec.view.enabled && host.is_executable(&flux)).then_some(flux)
+    host.is_executable(&flux).then_some(flux)
 }
 
 /// The owners of the homes. Read only if this process, as `uid`, creates users: /home can be a large volume.

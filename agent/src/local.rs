@@ -27,9 +27,8 @@ use flux_agent_plan::dry_run::{DryRunError, Source};
 use flux_shared::exit::Category;
 
 use crate::dry_run::source;
-use crate::report::failure::{Failure, plain};
+use crate::report::failure::{Failure, chain, plain};
 use crate::report::log;
-use crate::run::chain;
 use crate::supervise::program::{Environment, Lookup, find};
 use containers::{Arrangement, Machine};
 pub use inside::become_container;

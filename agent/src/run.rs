@@ -5,15 +5,12 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::facts::Facts;
-use flux_agent_plan::plan::{FromEnvironment, Plan, PlanError, PodContainer, Role, Waits};
+use flux_agent_plan::plan::{FromEnvironment, Plan, PodContainer, Role, Waits};
 use flux_shared::agent_spec::AgentSpec;
-use flux_shared::causes::causes_by;
 use flux_shared::exit::{Category, of_stop_before_program};
 use flux_shared::names::{COMPLETION_INDEX, LONGEST_GRACE_PERIOD};
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
@@ -24,7 +21,7 @@ use crate::execute::timing::ContainerTimeline;
 use crate::facts::{self, Process};
 use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::ContainerEnd;
-use crate::report::failure::{Failure, without_number, write_termination};
+use crate::report::failure::{Failure, chain, refused, write_termination};
 use crate::report::log::{self, LineFormat};
 use crate::spec::ReadError;
 use crate::supervise::{Interrupted, Stop, Supervisor};
@@ -300,11 +297,6 @@ fn spec(
     Ok(spec)
 }
 
-/// The failure of a spec for which no plan can be made.
-pub fn refused(error: &PlanError) -> Failure {
-    Failure::new(error.category(), chain(error), error.hint())
-}
-
 fn log_identity(plan: &Plan) {
     let who = match (&plan.role, plan.rank) {
         (Role::Sidecar(name), _) => format!("sidecar {name}"),
@@ -320,13 +312,6 @@ fn log_identity(plan: &Plan) {
     plan.notices
         .iter()
         .for_each(|notice| tracing::info!(stage = "plan", "{notice}"));
-}
-
-/// An error and its sources as one text, without "(os error N)".
-pub fn chain(error: &(dyn Error + 'static)) -> String {
-    causes_by(error, |error| {
-        ControlFlow::Continue(without_number(&error.to_string()).to_owned())
-    })
 }
 
 impl Default for RunOptions {

@@ -8,7 +8,7 @@ use flux_shared::agent_spec::AgentSpec;
 
 use crate::execute::session::Session;
 use crate::facts::Process;
-use crate::report::failure::Failure;
+use crate::report::failure::{Failure, refused};
 use crate::run;
 use crate::system::below;
 
@@ -55,7 +55,7 @@ impl Pod {
     pub fn read(place: &PodPlace) -> Result<Pod, Failure> {
         let options = place.options();
         let (spec, facts) = options.facts(Process::own())?;
-        let instance = Instance::of(&spec, &facts).map_err(|error| run::refused(&error))?;
+        let instance = Instance::of(&spec, &facts).map_err(|error| refused(&error))?;
         Ok(Pod {
             spec,
             facts,

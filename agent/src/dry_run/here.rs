@@ -1,11 +1,9 @@
 //! `dry-run --here`: the plan of this container's entrypoint, from the pod's own spec and facts.
 
 use flux_agent_plan::dry_run::{DryRunError, Format, PlannedContainer, Source, render_json, render_text};
-use flux_agent_plan::plan::PlanError;
 
 use crate::commands::OwnContainer;
-use crate::report::failure::Failure;
-use crate::run::chain;
+use crate::report::failure::{Failure, chain, refused};
 
 /// The plan of the container as text or JSON.
 pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> {
@@ -16,9 +14,8 @@ pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> 
         waits,
         is_known,
     } = container;
-    let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
     let plan = flux_agent_plan::plan::build(&spec, &facts, &container)
-        .map_err(refused)?
+        .map_err(|error| refused(&error))?
         .with_waits(waits);
     let notice =
         "process 1 is not this container's entrypoint: its options, environment and terminal are not known";

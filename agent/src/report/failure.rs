@@ -1,10 +1,14 @@
 //! A failure of the agent itself: a category (of a closed set), a cause and a remedy. They are one line, which is the
 //! same in the log and in the pod's status.
 
+use std::error::Error;
 use std::fmt;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 
+use flux_agent_plan::plan::PlanError;
+use flux_shared::causes::causes_by;
 use flux_shared::exit::Category;
 
 /// The remedy for a full volume.
@@ -120,6 +124,18 @@ pub fn write_termination(path: &Path, line: &str) {
     {
         let _ = writeln!(file, "{line}");
     }
+}
+
+/// The failure of a spec for which no plan can be made.
+pub fn refused(error: &PlanError) -> Failure {
+    Failure::new(error.category(), chain(error), error.hint())
+}
+
+/// An error and its sources as one text, without "(os error N)".
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    causes_by(error, |error| {
+        ControlFlow::Continue(without_number(&error.to_string()).to_owned())
+    })
 }
 
 /// An I/O error without Rust's "(os error N)". A system's error is put in lower case, to stand within a sentence.

@@ -230,6 +230,20 @@ pub struct Snippets {
     pub post: Option<String>,
 }
 
+impl Snippets {
+    /// Those that run before the broker of the lead, or of a follower, in their order.
+    pub fn before_broker(&self, of_lead: bool) -> impl Iterator<Item = &String> {
+        let last = if of_lead {
+            &self.broker_pre
+        } else {
+            &self.worker_pre
+        };
+        [&self.init, &self.pre_command, &self.pre, last]
+            .into_iter()
+            .flatten()
+    }
+}
+
 /// A container beside the runner whose entrypoint is the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]

@@ -3,8 +3,8 @@
 //!
 //! It differs from v1alpha2 in what a missing field means. By default, Flux comes from the container's own image and
 //! runs as the user flux, sidecars do not wait for the broker, a cluster without a command serves the Flux RESTful API,
-//! and the pods are deleted when the job has completed. All fields have the same name and place in both versions, except the `cleanup` fields and
-//! `status.jobid`.
+//! and the pods are deleted when the job has completed. All fields have the same name and place in both versions, except
+//! the `cleanup` fields and `status.jobid`.
 
 use serde_json::{Value, json};
 

@@ -96,7 +96,7 @@ impl ValidMiniCluster {
         };
         let tasks = self.tasks;
         let cores = u64::from(self.cores_of_pod()?) * u64::from(pods);
-        let remedy = if self.declared_cores().is_some() {
+        let remedy = if self.runner.cores.is_some() {
             "(cores); raise cores, or lower tasks"
         } else {
             "(CPU limit); raise or remove the limit, set cores, or lower tasks"
@@ -125,18 +125,12 @@ impl ValidMiniCluster {
 
     /// Whether the instance's resources may come from the user: from a snippet that writes R, or by broker.toml.
     fn may_have_own_resources(&self) -> bool {
-        let snippets = &self.runner.snippets;
-        let before_broker = [
-            &snippets.init,
-            &snippets.pre_command,
-            &snippets.pre,
-            &snippets.broker_pre,
-        ];
+        let mut before_broker = self.runner.snippets.before_broker(true);
         let names_r = |text: &String| {
             text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
                 .any(|word| word == "R")
         };
-        before_broker.into_iter().flatten().any(names_r)
+        before_broker.any(names_r)
             || self.flux.broker_config.is_some()
             || self
                 .flux
@@ -145,14 +139,9 @@ impl ValidMiniCluster {
                 .any(|config| config.contains("resource"))
     }
 
-    /// The cores of each pod that the spec declares.
-    fn declared_cores(&self) -> Option<u32> {
-        self.runner.cores.filter(|cores| *cores > 0)
-    }
-
     /// The most cores that Flux has in each pod. None: the spec does not say.
     fn cores_of_pod(&self) -> Option<u32> {
-        self.declared_cores().or_else(|| {
+        self.runner.cores.or_else(|| {
             // Flux counts at least one core.
             Some(self.cpu_limit()?.max(1.0) as u32)
         })

@@ -65,18 +65,15 @@ fn keeps_old_r(resolved: &Resolved) -> bool {
 
 /// A notice if the R of all nodes has the lead's resources only since Flux is too old.
 pub fn notice(resolved: &Resolved) -> Option<String> {
-    let why = if !resolved.is_lead() || !is_possible(resolved) {
-        return None;
-    } else if !reads_xml(resolved) {
-        "Flux before 0.55"
-    } else if keeps_old_r(resolved) {
-        "Flux before 0.79 and an archive"
-    } else {
-        return None;
-    };
-    Some(format!(
-        "{why}: Flux uses the lead's cores and GPUs for all nodes. If nodes differ, use a newer Flux"
-    ))
+    let is_too_old = resolved.is_lead() && is_possible(resolved) && !is_discovered(resolved);
+    is_too_old.then(|| {
+        let why = if reads_xml(resolved) {
+            "Flux before 0.79 and an archive"
+        } else {
+            "Flux before 0.55"
+        };
+        format!("{why}: Flux uses the lead's cores and GPUs for all nodes. If nodes differ, use a newer Flux")
+    })
 }
 
 /// Whether the state may hold the R of an earlier instance: from an archive or, with `OnFailure`, from an earlier

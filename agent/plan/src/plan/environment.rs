@@ -36,7 +36,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
             .map(|(name, value)| set(name, value)),
     );
     // FLUX_SHELL_RC_PATH, the folders with defaults of Flux's job shell. After the user's variables, which may set it:
-    // the agent's folder is appended to the user's value.
+    // the view's folder and the agent's are appended to the user's value.
     changes.push(shell_defaults::variable(resolved));
     // The file with this pod's cores and GPUs (`FLUX_HWLOC_XMLFILE`), also for instances in this one. It overrides the
     // user's value.

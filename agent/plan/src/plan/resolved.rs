@@ -92,16 +92,8 @@ impl<'a> Resolved<'a> {
 
     /// Whether a snippet runs before the broker of the lead, or of a follower.
     fn has_snippet_before_broker(&self, of_lead: bool) -> bool {
-        let snippets = &self.spec.runner.snippets;
-        let last = if of_lead {
-            &snippets.broker_pre
-        } else {
-            &snippets.worker_pre
-        };
-        [&snippets.init, &snippets.pre_command, &snippets.pre, last]
-            .into_iter()
-            .flatten()
-            .any(|source| !source.trim().is_empty())
+        let mut snippets = self.spec.runner.snippets.before_broker(of_lead);
+        snippets.any(|source| !source.trim().is_empty())
     }
 
     /// Whether the instance is set up like the system instance of a machine: Flux is the image's own, and the spec
@@ -159,18 +151,17 @@ impl<'a> Resolved<'a> {
     /// The folder of the image's `flux`, if the container's PATH does not have it: that below the spec's install root,
     /// or one that a snippet has put on the PATH.
     pub fn flux_folder_beside_path(&self) -> Option<String> {
-        let flux = self.flux_in_install_root().or_else(|| {
-            let flux = self.facts.flux_on_path.clone()?;
-            let path = self
-                .facts
-                .environment
-                .get("PATH")
-                .map_or(DEFAULT_PATH, String::as_str);
-            let mut folders = path.split(':').map(|folder| folder.trim_end_matches('/'));
-            let folder = flux.strip_suffix("/flux")?;
-            (!folders.any(|listed| listed == folder)).then_some(flux)
-        })?;
-        flux.strip_suffix("/flux").map(str::to_owned)
+        let folder_of = |flux: &str| flux.strip_suffix("/flux").map(str::to_owned);
+        if let Some(flux) = self.flux_in_install_root() {
+            return folder_of(&flux);
+        }
+        let folder = folder_of(self.facts.flux_on_path.as_deref()?)?;
+        let environment = &self.facts.environment;
+        let path = environment.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+        let is_listed = path
+            .split(':')
+            .any(|listed| listed.trim_end_matches('/') == folder);
+        (!is_listed).then_some(folder)
     }
 
     /// Path of the `flux` below the spec's install root, if there is one.

@@ -141,9 +141,8 @@ fn reduced(document: &serde_json::Value) -> Option<AgentSpec> {
 
 /// An image and a script with the lead's snippets unchanged, for one bash.
 fn in_one_bash(spec: &AgentSpec) -> (Image, String) {
-    let own = &spec.runner.snippets;
-    let snippets = [&own.init, &own.pre_command, &own.pre, &own.broker_pre];
-    let text: Vec<&str> = snippets.into_iter().flatten().map(String::as_str).collect();
+    let snippets = spec.runner.snippets.before_broker(true);
+    let text: Vec<&str> = snippets.map(String::as_str).collect();
     let prelude = format!(
         "export PATH=\"$PATH:/mnt/flux/view/bin\"\nhosts={} viewroot=/mnt/flux/view configroot=/mnt/flux/config\n",
         spec.hostlist()
@@ -154,7 +153,7 @@ fn in_one_bash(spec: &AgentSpec) -> (Image, String) {
         format!(
             "{prelude}{}\nwait\n/usr/bin/program\n{}\n",
             text.join("\n"),
-            own.post.as_deref().unwrap_or_default()
+            spec.runner.snippets.post.as_deref().unwrap_or_default()
         ),
     )
 }
