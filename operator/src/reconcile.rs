@@ -208,10 +208,12 @@ async fn report(
     // The operator's own status wakes no reconcile. If what it says makes another decision necessary, ask for one here.
     // That the view cannot be mounted may have been written while this decision was carried out.
     let is_new = |says: fn(&MiniClusterStatus) -> bool| says(&after) && !says(&target.status);
-    let has_news = is_new(status::is_finished)
-        || is_new(status::image_volume_failed)
-        || (*decision == Decision::Continue && status::image_volume_failed(&after));
     let observed = context.index.observed(&target.key);
+    let gives_job_up = || {
+        let mut jobs = observed.job.iter();
+        *decision == Decision::Continue && jobs.any(|job| restart::is_given_up(&after, job))
+    };
+    let has_news = is_new(status::is_finished) || is_new(status::image_volume_failed) || gives_job_up();
     if has_news && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
         return Ok(Action::requeue(
             context.miniclusters.after_change(&target.uid, Instant::now()),

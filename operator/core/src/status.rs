@@ -599,7 +599,6 @@ impl<'a> PodSummary<'a> {
             completed.remove(&pod.index);
         }
         let min_size = inputs.spec.min_size();
-        let initial_size = inputs.job.and_then(|job| job.initial_size);
         PodSummary {
             // Of two with the same creation time, the one that has not ended.
             lead: inputs
@@ -611,7 +610,7 @@ impl<'a> PodSummary<'a> {
             running: living(|pod| pod.is_running),
             ready: living(|pod| pod.is_ready),
             wanted,
-            quorum: min_size.or(initial_size).unwrap_or(wanted).min(wanted),
+            quorum: inputs.job.map_or(0, |job| job.quorum(min_size)).min(wanted),
             expected: min_size.unwrap_or(wanted).min(wanted),
             completed_followers: u32::try_from(completed.len()).unwrap_or(u32::MAX),
         }

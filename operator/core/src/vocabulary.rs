@@ -250,7 +250,7 @@ reasons! {
         ImageVolume: "the view's image is mounted: nothing is copied",
         ImageVolumeUnsure: "the view's image is mounted, though not every node is known to support that",
         ImageVolumeFailed => Warning:
-            "a node could not mount the view's image: the Job is recreated with a copy of the view",
+            "a node could not mount the view's image: unless the command may have begun, the Job is recreated with a copy of the view",
         ViewCopied:
             "the view is copied, since a node that the pods may use cannot mount images: the message says how to mount it",
         SharedHandle => Warning:
@@ -344,7 +344,7 @@ reasons! {
         SpecInvalid => Warning:
             "the agent cannot use its spec (exit code 241): the message names the field or variable. The agent's image (chart: `agent.image`; option `--agent-image`) must have the operator's version",
         ViewMissing => Warning:
-            "the agent found no Flux (exit code 242): there is no view, or, with `flux.container.disable`, `flux` is not on the image's PATH. Then set `flux.installRoot` to the prefix of its Flux",
+            "the agent found no Flux (exit code 242): there is no view, or, with `flux.container.disable`, `flux` is not on the image's PATH, and no snippet such as `pre` puts it there. Then set `flux.installRoot` to the prefix of its Flux",
         ParentUnreachable => Warning:
             "the parent broker was not reached within `flux.parentDeadlineSeconds` (exit code 243): the message says why",
         UserFailed => Warning:

@@ -252,8 +252,8 @@ impl Writer {
         for service in services {
             self.create_service(index, service, &member.uid).await?;
         }
-        // The gang must exist before the pods: schedulers look for it when they see the pods. Its
-        // name contains the hash of the spec, so it comes after what a user may have to edit the spec for.
+        // The gang must exist before the pods: schedulers look for it when they see the pods. Its name contains the hash
+        // of the spec, so it comes after what a user may have to edit the spec for.
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
@@ -384,7 +384,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Replaces the labels and the spec of the Service with this uid. (A server-side apply would keep the former ports: a
+    /// Overwrites the labels and the spec of the Service with this uid. (A server-side apply would keep the former ports: a
     /// creation has another owner of the fields than an apply.)
     async fn update_service(&self, wanted: &Service, uid: Option<String>) -> Result<Metadata, ApplyError> {
         let name = wanted.name_any();

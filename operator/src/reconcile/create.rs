@@ -37,7 +37,7 @@ pub(super) enum Done {
     JobChanged,
     /// A restart was counted, and the earlier Job deleted.
     Restarted,
-    /// The cached Job, or its lead pods, differ from the API server's.
+    /// Decide again: the cached Job or its pods differ from the API server's, or the Job is kept after all.
     OutOfDate,
     /// The next Job cannot be created yet. If it is not within this time, `deadlineSeconds` is over.
     WaitsUntilDeadline(Duration),
@@ -223,44 +223,45 @@ async fn change_job(
         ..
     } = differences;
     let is_new_start = *is_new_start;
-    let job = context.index.job(&target.key);
-    if let (Some(elastic), Some(job)) = (*elastic, job) {
-        // By the hash that was applied last, `patch` finds out whether `suspend` has changed in the spec. Only then it
-        // sets `suspend`: somebody else may have resumed the Job.
-        let maximum = facts.maximum_size.unwrap_or(elastic.size);
-        let fields = elastic.patch(cluster, job_uid, Some(&job), maximum, is_new_start);
-        let gang = gang::change_for(cluster, &job, elastic.size, is_new_start, context);
-        if (is_new_start || gang.is_some()) && !job.is_resizing {
-            let mark = begin_to_resize(job_uid, &job);
-            context
-                .writer
-                .scale_job(&context.index, &target.key, &mark)
-                .await?;
-        }
-        // Before the Job: once the Job has the size, nothing would write the ConfigMap any more.
-        if is_new_start {
-            let facts = RenderFacts {
-                initial_size: Some(elastic.size),
-                ..facts.clone()
-            };
-            let objects = objects(cluster, &facts, context)?;
-            context
-                .writer
-                .resize_config_map(&objects.config_map, elastic.size, maximum, &target.uid)
-                .await?;
-        }
-        if let Some(change) = gang {
-            gang::resize(target, &change, context).await?;
-        }
-        if job.is_suspended && job.has_start && fields["spec"]["suspend"] == false {
-            context.writer.forget_start(&target.key, job_uid).await?;
-        }
+    let Some(elastic) = *elastic else { return Ok(()) };
+    let Some(job) = context.index.job(&target.key) else {
+        return Ok(());
+    };
+    // By the hash that was applied last, `patch` finds out whether `suspend` has changed in the spec. Only then it
+    // sets `suspend`: somebody else may have resumed the Job.
+    let maximum = facts.maximum_size.unwrap_or(elastic.size);
+    let fields = elastic.patch(cluster, job_uid, &job, maximum, is_new_start);
+    let gang = gang::change_for(cluster, &job, elastic.size, is_new_start, context);
+    if (is_new_start || gang.is_some()) && !job.is_resizing {
+        let mark = begin_to_resize(job_uid, &job);
         context
             .writer
-            .scale_job(&context.index, &target.key, &fields)
+            .scale_job(&context.index, &target.key, &mark)
             .await?;
-        tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     }
+    // Before the Job: once the Job has the size, nothing would write the ConfigMap any more.
+    if is_new_start {
+        let facts = RenderFacts {
+            initial_size: Some(elastic.size),
+            ..facts.clone()
+        };
+        let objects = objects(cluster, &facts, context)?;
+        context
+            .writer
+            .resize_config_map(&objects.config_map, elastic.size, maximum, &target.uid)
+            .await?;
+    }
+    if let Some(change) = gang {
+        gang::resize(target, &change, context).await?;
+    }
+    if job.is_suspended && job.has_start && fields["spec"]["suspend"] == false {
+        context.writer.forget_start(&target.key, job_uid).await?;
+    }
+    context
+        .writer
+        .scale_job(&context.index, &target.key, &fields)
+        .await?;
+    tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use test_support::api_server::{Calls, Fixture, assert_message, condition, test, 
 
 use crate::change::gone;
 use crate::gangs::kubernetes_minor;
+use crate::restarts::another_job;
 
 mod why;
 
@@ -591,11 +592,7 @@ fn another_job_of_the_same_cluster_queues_as_the_first_did() {
         admit(&fixture, "mc", 1).await;
         let uid = fixture.job("mc").await.uid();
         fixture.cannot_mount(&fixture.pods("mc", 1).await[&0]).await;
-        let job = until("there is another Job", async || {
-            fixture.reap("mc").await;
-            fixture.find::<Job>("mc").await.filter(|job| job.uid() != uid)
-        })
-        .await;
+        let job = another_job(&fixture, "mc", &uid).await;
         assert_eq!(
             (job.labels()[QUEUE].as_str(), sizes(&job)),
             ("team", (Some(1), Some(1), Some(true)))

@@ -1,7 +1,7 @@
 //! Decides whether the whole MiniCluster restarts. Pure: the decision depends only on the observed objects.
 //!
 //! ```text
-//! (status, Job, its pods) ─► Decision: count a restart and give the Job up | delete the given-up Job | fail the Job | nothing
+//! (status, Job, its pods) ─► Decision: count a restart and give the Job up | delete the given-up Job, or keep it | fail the Job | nothing
 //! ```
 //!
 //! **A Job runs the user's program at most once.** (With `OnFailure`, the kubelet may run it again, in the same pod.) A
@@ -29,7 +29,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus, Restart};
 use flux_shared::exit::RETRIED;
 use flux_shared::termination::Ender;
 use k8s_openapi::jiff::Timestamp;
@@ -154,8 +154,9 @@ impl Observation<'_> {
 }
 
 /// Whether this Job was given up: the restart that replaces it has been counted, or its pods cannot mount the view's
-/// image. (Then nothing has run, so no restart is counted, and the next Job copies the view.) A Job that has succeeded
-/// does not count as given up: the MiniCluster ends with it.
+/// image. (No restart is counted for that, and the next Job copies the view. If the program may have begun,
+/// [`Decision::KeepJob`] takes it back.) A Job that has succeeded does not count as given up: the MiniCluster ends with
+/// it.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     !job.has_succeeded()
         && (is_restart_counted(status, &job.uid)
@@ -164,10 +165,13 @@ pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
 
 /// Whether the restart that replaces the Job with this uid has been counted.
 pub fn is_restart_counted(status: &MiniClusterStatus, job_uid: &str) -> bool {
-    status
-        .restarts
-        .iter()
-        .any(|restart| restart.job_uid.as_deref() == Some(job_uid))
+    counted_restart(status, job_uid).is_some()
+}
+
+/// The counted restart that replaces the Job with this uid.
+pub fn counted_restart<'a>(status: &'a MiniClusterStatus, job_uid: &str) -> Option<&'a Restart> {
+    let mut latest_first = status.restarts.iter().rev();
+    latest_first.find(|restart| restart.job_uid.as_deref() == Some(job_uid))
 }
 
 /// Whether the program may have begun in this Job, although not all of its pods could mount the view's image. `pods`: the
@@ -185,7 +189,7 @@ pub fn may_have_begun(job: &JobSeen, pods: &[&PodSeen], gone: &[&PodSeen], min_s
     };
     // The probe that finds out whether the lead has joined is later than the program, which begins as soon as enough
     // brokers are online.
-    let quorum = min_size.or(job.initial_size).unwrap_or(job.completions);
+    let quorum = job.quorum(min_size);
     let running: BTreeSet<u32> = pods().filter(|pod| has_run(pod)).map(|pod| pod.index).collect();
     job.has_lead_index_failed
         || gone().any(has_run)

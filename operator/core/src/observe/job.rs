@@ -185,6 +185,12 @@ impl JobSeen {
         self.maximum_size.map_or(size, |maximum| size.min(maximum))
     }
 
+    /// How many brokers the command waits for: `minSize` or, without it, the size when the pods started.
+    pub fn quorum(&self, min_size: Option<u32>) -> u32 {
+        let least = min_size.map(|size| self.capped(size));
+        least.or(self.initial_size).unwrap_or(self.completions)
+    }
+
     /// Whether the MiniCluster with this uid controls it.
     pub fn is_of(&self, uid: &str) -> bool {
         self.owner_uid.as_deref() == Some(uid)

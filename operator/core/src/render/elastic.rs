@@ -70,18 +70,18 @@ impl Elastic {
         self,
         cluster: &ValidMiniCluster,
         uid: &str,
-        job: Option<&JobSeen>,
+        job: &JobSeen,
         maximum: u32,
         is_new_start: bool,
     ) -> Value {
-        let before = job.and_then(|job| job.rendered_hash.as_deref());
+        let before = job.rendered_hash.as_deref();
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         if !self.is_suspend_applied(before, maximum)
             && let Some(suspend) = self.suspend
         {
             spec["suspend"] = json!(suspend);
             if !suspend
-                && job.is_some_and(|job| job.is_suspended)
+                && job.is_suspended
                 && let Some(deadline) = cluster.deadline_seconds
             {
                 spec["activeDeadlineSeconds"] = json!(deadline.min(DEADLINE_MAX));
@@ -135,23 +135,23 @@ mod tests {
             rendered_hash: Some(applied.hash()),
             ..JobSeen::default()
         };
-        let patch = larger.patch(&cluster, "uid", Some(&job), 8, false);
+        let patch = larger.patch(&cluster, "uid", &job, 8, false);
         assert_eq!(patch["spec"], json!({ "parallelism": 4, "completions": 4 }));
         let initial_size = |patch: &Value| patch["metadata"]["annotations"][labels::INITIAL_SIZE].clone();
         assert_eq!(initial_size(&patch), Value::Null, "its pods have read another");
-        let patch = larger.patch(&cluster, "uid", Some(&job), 8, true);
+        let patch = larger.patch(&cluster, "uid", &job, 8, true);
         assert_eq!(initial_size(&patch), "4");
         let resumed = Elastic {
             suspend: Some(false),
             ..applied
         }
-        .patch(&cluster, "uid", Some(&job), 8, false);
+        .patch(&cluster, "uid", &job, 8, false);
         assert_eq!(
             resumed["spec"]["suspend"], false,
             "`suspend` has changed in the spec"
         );
         assert_eq!(
-            larger.patch(&cluster, "uid", None, 8, false)["spec"]["suspend"],
+            larger.patch(&cluster, "uid", &JobSeen::default(), 8, false)["spec"]["suspend"],
             true
         );
         assert_eq!(patch["metadata"]["uid"], "uid");
@@ -167,7 +167,7 @@ mod tests {
                 is_suspended,
                 ..JobSeen::default()
             };
-            let patch = elastic(Some(suspend)).patch(&cluster, "uid", Some(&job), 2, false);
+            let patch = elastic(Some(suspend)).patch(&cluster, "uid", &job, 2, false);
             patch["spec"].get("activeDeadlineSeconds").cloned()
         };
         assert_eq!(deadline(false, Some(true), true), Some(json!(60)));

@@ -374,11 +374,13 @@ fn view(inputs: &Inputs) -> Option<Statement> {
         return copied(inputs, job);
     }
     // Once the job may have begun, its pods are not replaced by pods that copy the view.
-    let may_have_begun = super::has_been_ready(inputs.previous)
-        || restart::may_have_begun(job, &inputs.pods, &inputs.gone, inputs.spec.min_size())
-        || inputs.pods.iter().any(|pod| pod.exit.is_some());
+    let may_have_begun = || {
+        super::has_been_ready(inputs.previous)
+            || restart::may_have_begun(job, &inputs.pods, &inputs.gone, inputs.spec.min_size())
+            || inputs.pods.iter().any(|pod| pod.exit.is_some())
+    };
     Some(match failed_view_mount(inputs) {
-        Some((pod, error)) if !may_have_begun => statement(
+        Some((pod, error)) if !may_have_begun() => statement(
             False,
             Reason::ImageVolumeFailed,
             format!(

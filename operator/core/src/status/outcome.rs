@@ -254,12 +254,7 @@ fn awaited_stuck_pod(inputs: &Inputs, job: &JobSeen) -> Option<String> {
 /// replaced: the MiniCluster ends with it.
 fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
     let job = inputs.job.filter(|job| !job.has_succeeded())?;
-    inputs
-        .previous
-        .restarts
-        .iter()
-        .rev()
-        .find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
+    restart::counted_restart(inputs.previous, &job.uid)
 }
 
 /// The outcome while a restart waits until the pods of the Job that it replaces are gone.

@@ -107,11 +107,7 @@ pub(super) async fn note_creation(objects: &Objects, result: &Result<(), ApplyEr
 /// Deletes the gang of a Job that was deleted after an edit of the spec: the new spec may need another API, or no gang.
 /// A failure is only logged: if the new Job has a gang of the same API, [`delete_earlier`] tries again.
 pub(super) async fn delete_of_job(target: &Target, observed: &Observed, context: &Context) {
-    let at = observed
-        .job
-        .as_ref()
-        .and_then(|job| GangRef::read(job.gang.as_deref()?));
-    let Some(at) = at.filter(|_| context.options.gang) else {
+    let Some(at) = observed.job.as_ref().and_then(|job| gang_of(job, context)) else {
         return;
     };
     let deleted = context
@@ -121,6 +117,15 @@ pub(super) async fn delete_of_job(target: &Target, observed: &Observed, context:
     if let Err(error) = deleted {
         crate::health::log::warn("failed to delete the gang of an edited Job", &error);
     }
+}
+
+/// The Job's gang. None: it has none, or this installation does not use gangs.
+fn gang_of(job: &JobSeen, context: &Context) -> Option<GangRef> {
+    // An operator that was reinstalled without gangs no longer has permission for them.
+    if !context.options.gang {
+        return None;
+    }
+    GangRef::read(job.gang.as_deref()?)
 }
 
 /// Another number of pods for a gang.
@@ -139,11 +144,7 @@ pub(super) fn change_for(
     is_new_start: bool,
     context: &Context,
 ) -> Option<Change> {
-    // An operator that was reinstalled without gangs no longer has permission for them.
-    if !context.options.gang {
-        return None;
-    }
-    let at = GangRef::read(job.gang.as_deref()?)?;
+    let at = gang_of(job, context)?;
     // The gang never has more pods than the command waits for: `minSize` or, without it, the size in the ConfigMap.
     let next_initial_size = if is_new_start {
         Some(size)

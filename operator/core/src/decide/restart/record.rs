@@ -1,6 +1,6 @@
 //! How the status records a restart.
 
-use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Restart};
+use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use k8s_openapi::jiff::Timestamp;
 
 use super::Limit;
@@ -55,8 +55,8 @@ pub fn with_counted_restart(
 /// The status without the failure to mount the view's image: the Job with this uid goes on.
 pub fn without_mount_failure(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus {
     let mut after = status.clone();
-    let of_view = |condition: &Condition| condition.type_ == ConditionType::ViewMounted;
-    after.conditions.retain(|condition| !of_view(condition));
+    let conditions = &mut after.conditions;
+    conditions.retain(|condition| condition.type_ != ConditionType::ViewMounted);
     after.job_uid = Some(job_uid.to_owned());
     after
 }
