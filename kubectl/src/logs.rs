@@ -456,9 +456,9 @@ pub async fn follow(
         })
     };
     let mut pod = pod.clone();
-    resume.begin_container();
-    let (mut failures, mut was_complete, mut has_gap, mut has_read) =
-        (Failures::default(), false, false, false);
+    resume.begin_log();
+    let (mut failures, mut has_gap, mut has_read) = (Failures::default(), false, false);
+    let (mut was_complete, mut was_silent) = (false, false);
     let (mut has_told_why, mut quiet_ends) = (false, 0_u32);
     loop {
         let (restarts, is_over) = (
@@ -477,7 +477,8 @@ pub async fn follow(
         let since_time = resume.connect();
         let parameters = LogParams {
             container: Some(container.to_owned()),
-            follow: !is_over,
+            // After a silence, one read that does not wait: it tells whether all had been read.
+            follow: !is_over && !was_silent,
             previous: restarts == 1,
             timestamps: true,
             since_time,
@@ -509,13 +510,17 @@ pub async fn follow(
         let is_complete = matches!(read.end, CopyEnd::Complete);
         has_read |= is_complete || read.has_progressed;
         // `resume.end()`: lines are missing, since each read of a log repeats the last line of the read before, and
-        // this one did not. But if the log had been read completely and has nothing new, it was only rotated.
-        if is_complete && resume.end() && (read.has_progressed || !was_complete) {
-            if was_complete && has_restarted(pods, name, start).await {
+        // this one did not.
+        if is_complete && resume.end() {
+            if !read.has_progressed && (was_complete || was_silent) {
+                // The log had been read completely, and has nothing new: it was only rotated.
+                resume.begin_log();
+            } else if was_complete && has_restarted(pods, name, start).await {
                 // The log had been read completely, and these were the next container's lines.
                 break;
+            } else {
+                has_gap = true;
             }
-            has_gap = true;
         }
         if is_complete && is_over {
             // The container had ended before this read, so nothing else is missing.
@@ -523,13 +528,17 @@ pub async fn follow(
         }
         let is_away = matches!(read.end, CopyEnd::Away(_));
         let is_missing = matches!(read.end, CopyEnd::Missing(_));
+        let is_refused = matches!(read.end, CopyEnd::Refused(_));
+        was_silent = matches!(read.end, CopyEnd::Silent);
         let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any length of time.
             CopyEnd::Silent => {
                 can_give_up.then(|| format!("no data came for {} s", LONGEST_SILENCE.as_secs()))
             }
-            CopyEnd::Broken(why) | CopyEnd::Away(why) | CopyEnd::Missing(why) => Some(why),
+            CopyEnd::Broken(why) | CopyEnd::Away(why) | CopyEnd::Missing(why) | CopyEnd::Refused(why) => {
+                Some(why)
+            }
         };
         let has_failed = obstacle.is_some();
         if read.has_progressed || !has_failed {
@@ -551,7 +560,7 @@ pub async fn follow(
         }
         quiet_ends = if read.has_progressed { 0 } else { quiet_ends + 1 };
         let may_be_next_container = was_complete && !is_complete && read.has_progressed;
-        was_complete = is_complete || (was_complete && is_missing);
+        was_complete = is_complete || (was_complete && !read.has_progressed && (is_missing || is_refused));
         // The state of the pod decides which container's log is read next, so wait for an answer. Without the
         // permission to get pods (403), assume that nothing has changed, or that a pod without a log is gone.
         let mut rejections = 0;
@@ -616,6 +625,8 @@ enum CopyEnd {
     Away(String),
     /// There is no such log (404): the answer's words.
     Missing(String),
+    /// The kubelet cannot read the log, or cannot follow it after its last line: its message.
+    Refused(String),
 }
 
 /// A read of a log: how it ended, and whether it had anything new. (Each read repeats the last line.)
@@ -635,7 +646,7 @@ async fn copy(
     let mut has_progressed = false;
     let end = loop {
         match tokio::time::timeout(LONGEST_SILENCE, log.read(&mut buffer)).await {
-            Ok(Ok(0)) => break CopyEnd::Complete,
+            Ok(Ok(0)) => break resume.message().map_or(CopyEnd::Complete, CopyEnd::Refused),
             Ok(Ok(count)) => {
                 let new = buffer
                     .get(..count)

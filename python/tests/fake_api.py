@@ -44,6 +44,8 @@ class FakeApi:
         self.logs: dict[str, FakeLog] = {}
         # Of containers that were restarted.
         self.previous_logs: dict[str, FakeLog] = {}
+        # What the kubelet sends after the lines in place of waiting for more.
+        self.kubelet_message = b""
         # Requests whose method and path contain these are never answered.
         self.silent: set[tuple[str, str]] = set()
         self.requests: list[tuple[str, str]] = []
@@ -436,6 +438,9 @@ class FakeApi:
                     await response.write(head + line + b"\n")
             done = len(log.lines)
             if "follow" not in request.query or log.is_over:
+                return response
+            if self.kubelet_message:
+                await response.write(self.kubelet_message)
                 return response
             async with self._changed:
                 if len(log.lines) == done and not log.is_over:

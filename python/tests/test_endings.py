@@ -689,6 +689,34 @@ def test_rotation_of_a_log_that_was_read_whole_keeps_nothing(api: FakeApi) -> No
     assert not is_kept(api, result)
 
 
+def test_rotation_before_a_silence_keeps_nothing(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "SILENCE_SECONDS", 0.5)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        api.rotate_log(lead)
+        time.sleep(1.5)
+        api.log(lead, "last")
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.stdout == "first\nlast\n" and result.unread is None
+    assert not is_kept(api, result)
+
+
+def test_log_that_the_kubelet_cannot_watch_is_read_on(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+    api.kubelet_message = b"failed to create fsnotify watcher: too many open files"
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        api.log(lead, "last")
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.stdout == "first\nlast\n" and result.unread is None
+
+
 def test_log_that_the_api_server_refuses_keeps_the_minicluster(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
     refuse(api, "GET", "/log", 500, message="no container")

@@ -23,7 +23,7 @@ pub struct Resume {
     is_behind: bool,
     /// This connection has repeated the last line.
     is_last_found: bool,
-    /// Nothing of this container's log has been read.
+    /// Nothing of this log has been read.
     is_new_log: bool,
     /// Lines are missing.
     has_gap: bool,
@@ -31,6 +31,8 @@ pub struct Resume {
     head: Option<Vec<u8>>,
     /// How many more bytes of this line to skip; None: the whole line.
     skip: Option<usize>,
+    /// The lines without a timestamp at the end of what this connection has sent.
+    message: Option<Vec<u8>>,
 }
 
 /// The position of a line in a log. A timestamp is not enough: lines can have the same one, and lines of standard
@@ -62,6 +64,8 @@ impl Place {
 
 /// Longest timestamp of a line, in bytes.
 const HEAD_MAX: usize = 64;
+/// Most bytes of a message that are kept.
+const MESSAGE_MAX: usize = 1024;
 
 impl Default for Resume {
     fn default() -> Resume {
@@ -77,15 +81,16 @@ impl Default for Resume {
             has_gap: false,
             head: None,
             skip: None,
+            message: None,
         }
     }
 }
 
 impl Resume {
-    /// Call this before the log of the pod's next container is read. That log does not have the earlier lines, so it is
-    /// no gap if they are not repeated. But the last read for the container before may have returned its first lines
-    /// already. So the position is kept.
-    pub fn begin_container(&mut self) {
+    /// Call this before the log of the pod's next container is read, and when a log that was read completely was
+    /// rotated. The log does not have the earlier lines, so it is no gap if they are not repeated. But the last read may
+    /// have returned the first lines of the next container already. So the position is kept.
+    pub fn begin_log(&mut self) {
         self.is_new_log = true;
     }
 
@@ -99,10 +104,17 @@ impl Resume {
         self.is_behind && !self.is_last_found && !self.is_new_log
     }
 
+    /// The message of the kubelet with which this connection ended: why it cannot read the log, or cannot follow it. The
+    /// kubelet appends it to the lines, but without a timestamp.
+    pub fn message(&self) -> Option<String> {
+        let text = String::from_utf8_lossy(self.message.as_ref()?).trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    }
+
     /// Begins a new connection. Returns the time from which to request the log; None: from its beginning. The time is
     /// rounded down to a second: kube itself rounds to the nearest second, which may skip half a second of lines.
     pub fn connect(&mut self) -> Option<Timestamp> {
-        (self.head, self.repeated) = (Some(Vec::new()), Place::default());
+        (self.head, self.repeated, self.message) = (Some(Vec::new()), Place::default(), None);
         (self.is_behind, self.is_last_found) = (self.latest.is_some(), false);
         self.earliest
             .and_then(|earliest| Timestamp::from_second(earliest.as_second()).ok())
@@ -126,17 +138,15 @@ impl Resume {
         let head = self.head.take().unwrap_or_default();
         let time: Option<Timestamp> = std::str::from_utf8(&head).ok().and_then(|text| text.parse().ok());
         match time {
-            Some(time) => self.locate_line(time),
+            Some(time) => {
+                self.message = None;
+                self.locate_line(time);
+            }
             None => {
-                if self.is_behind && !self.is_new_log {
-                    // The rest of a line whose first part is older than the requested time. A message of the kubelet
-                    // looks the same, but after it the last line is not repeated, which `end` notices.
-                    self.skip = None;
-                } else {
-                    // A message of the kubelet that it cannot read the log.
-                    self.has_gap = true;
-                    self.skip = Some(0);
-                }
+                // A message of the kubelet; or, if lines follow, the rest of a line whose first part is older than the
+                // requested time.
+                self.message.get_or_insert_default();
+                self.skip = None;
                 head.iter().for_each(|&byte| self.within_line(byte, new));
                 self.within_line(byte, new);
                 return;
@@ -174,7 +184,11 @@ impl Resume {
     /// Handles a byte after the timestamp: skips it or appends it to `new`.
     fn within_line(&mut self, byte: u8, new: &mut Vec<u8>) {
         match &mut self.skip {
-            None => {}
+            None => {
+                if let Some(message) = self.message.as_mut().filter(|text| text.len() < MESSAGE_MAX) {
+                    message.push(byte);
+                }
+            }
             Some(0) => {
                 new.push(byte);
                 self.column += 1;
@@ -220,8 +234,7 @@ mod tests {
                 place += line.len();
             }
         }
-        // Only a log with a message of the kubelet lacks lines.
-        assert_eq!(resume.end(), log.starts_with("failed"), "{cuts:?}");
+        assert!(!resume.end(), "{cuts:?}");
         String::from_utf8(printed).unwrap()
     }
 
@@ -266,11 +279,11 @@ mod tests {
         let mut resume = Resume::default();
         resume.connect();
         resume.feed(b"2026-01-01T00:00:00.1Z a\n");
-        resume.begin_container();
+        resume.begin_log();
         resume.connect();
         assert_eq!(resume.feed(b"2026-01-01T00:00:00.3Z c\n"), b"c\n");
         assert!(!resume.end());
-        resume.begin_container();
+        resume.begin_log();
         resume.connect();
         assert_eq!(resume.feed(b"2026-01-01T00:00:00.3Z c\n"), b"", "it came before");
         assert!(!resume.end());
@@ -306,14 +319,28 @@ mod tests {
         let again = b"line\n2026-01-01T00:00:13.2Z b\n2026-01-01T00:00:13.3Z c\n";
         assert_eq!(resume.feed(again), b"c\n");
         assert!(!resume.end());
-        resume.connect();
-        assert_eq!(resume.feed(b"failed to open the log\n"), b"");
-        assert!(resume.end());
+        assert_eq!(resume.message(), None);
     }
 
-    /// The `x` is not printed: until a blank or a line end follows it, it may be the begin of a timestamp.
     #[test]
-    fn a_line_without_a_time_is_printed_as_it_is() {
-        assert_eq!(read("failed to open the log\nx", &[]), "failed to open the log\n");
+    fn message_of_the_kubelet_is_no_line_of_the_log() {
+        let mut resume = Resume::default();
+        for lines in ["", "2026-01-01T00:00:00.1Z a\n", "2026-01-01T00:00:00.1Z a\n"] {
+            resume.connect();
+            let text = format!("{lines}failed to watch: too many open files");
+            let is_new = resume.latest.is_none() && !lines.is_empty();
+            assert_eq!(
+                resume.feed(text.as_bytes()),
+                if is_new { "a\n" } else { "" }.as_bytes()
+            );
+            assert_eq!(resume.message().unwrap(), "failed to watch: too many open files");
+            assert!(!resume.end());
+        }
+        resume.connect();
+        assert_eq!(resume.feed(b"failed to open the log\n"), b"");
+        assert_eq!(resume.message().unwrap(), "failed to open the log");
+        resume.connect();
+        resume.feed(&[b'x'; 2 * MESSAGE_MAX]);
+        assert_eq!(resume.message().unwrap().len(), MESSAGE_MAX);
     }
 }

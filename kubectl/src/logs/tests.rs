@@ -406,6 +406,61 @@ async fn follow_succeeds_when_a_log_that_was_read_whole_is_rotated() {
     result.unwrap();
 }
 
+/// The kubelet rotates a log at 10 MiB. Then the new file does not repeat the last line.
+#[tokio::test(start_paused = true)]
+async fn follow_succeeds_when_a_log_is_rotated_before_a_silence() {
+    for first in [stalled(LINE), whole(LINE)] {
+        let pods = (0..4).map(|_| Some(pod(0, "running"))).chain([Some(ended_pod())]);
+        let logs = vec![
+            first,
+            whole(b""),
+            stalled(b""),
+            whole(b""),
+            whole(LATER),
+            whole(LATER),
+        ];
+        let (result, requests) =
+            followed_while_pod_becomes(pods.collect(), logs, &mut Resume::default()).await;
+        assert_eq!(requests.len(), 6, "{requests:?}");
+        result.unwrap();
+    }
+    // The connection was dead, and lines came meanwhile.
+    let (result, _) = followed(vec![stalled(LINE), whole(LATER)]).await;
+    let failure = result.unwrap_err().to_string();
+    assert!(failure.contains("does not have all lines any more"), "{failure}");
+}
+
+/// A node without a free inotify instance: the kubelet sends the lines, and then why it cannot wait for more.
+#[tokio::test(start_paused = true)]
+async fn follow_reads_on_when_the_kubelet_cannot_watch_a_log() {
+    let (mut reads, begin) = (0, Instant::now());
+    let (target, _) = answering(move |request| {
+        if !request.contains("/log?") {
+            let state = if reads > 20 { "terminated" } else { "running" };
+            return Answer::Json(200, serde_json::to_value(pod(0, state)).unwrap());
+        }
+        reads += 1;
+        Answer::Log(whole(if reads > 20 {
+            b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.3Z c\n"
+        } else {
+            b"2026-01-01T00:00:00.1Z a\nfailed to create fsnotify watcher: too many open files"
+        }))
+    });
+    let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
+    let (messages, mut printed) = (std::cell::RefCell::new(Vec::new()), Vec::new());
+    let put = async |bytes: Vec<u8>| {
+        printed.extend(bytes);
+        Ok(())
+    };
+    let say = |text: &str| messages.borrow_mut().push(text.to_owned());
+    follow(&pods, &pod, &start, &mut resume, put, say).await.unwrap();
+    assert_eq!(printed, b"a\nc\n");
+    let message = "failed to read the log of mc-0-x, container flux: failed to create fsnotify watcher: too many open \
+        files; retrying";
+    assert_eq!(messages.into_inner(), [message]);
+    assert!(begin.elapsed() >= Duration::from_secs(20), "once a second");
+}
+
 #[tokio::test(start_paused = true)]
 async fn follow_succeeds_when_the_next_container_falls_silent() {
     let mut resume = Resume::default();
@@ -416,7 +471,7 @@ async fn follow_succeeds_when_the_next_container_falls_silent() {
     let (result, requests) = followed_while_pod_becomes(pods, logs, &mut resume).await;
     result.unwrap();
     assert_eq!(requests.len(), 2, "{requests:?}");
-    resume.begin_container();
+    resume.begin_log();
     resume.connect();
     assert_eq!(resume.feed(LATER), b"", "it was printed");
     assert!(!resume.end());

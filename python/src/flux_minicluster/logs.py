@@ -39,8 +39,8 @@ async def follow(
     """
     name, container = name_of(pod), runner_of(pod)
     resume = resume or Resume()
-    resume.begin_container()
-    failures, was_complete, lost = _Failures(), False, ""
+    resume.begin_log()
+    failures, was_complete, was_silent, lost = _Failures(), False, False, ""
     log_refusals, pod_refusals = refusals or Refusals(), Refusals()
     while True:
         restarts = observed.restarts_of(pod) - start.restarts
@@ -53,19 +53,24 @@ async def follow(
             break
         since = resume.connect()
         query = [("container", container), ("timestamps", "1")]
-        query += [("previous", "1")] if restarts == 1 else [] if is_over else [("follow", "1")]
+        # After a silence, one read that does not wait: it tells whether all had been read.
+        waits = not is_over and not was_silent
+        query += [("previous", "1")] if restarts == 1 else [("follow", "1")] if waits else []
         query += [("sinceTime", since)] if since is not None else []
         broke: str | None = None
-        is_complete = has_progressed = is_away = is_missing = False
+        is_complete = has_progressed = is_silent = is_away = is_missing = is_refused = False
         try:
             async for data in _chunks(target, name, query):
                 log_refusals.note_success()
                 if new := resume.feed(data):
                     has_progressed = True
                     yield new
-            is_complete = True
+            broke = resume.message() or None
+            is_refused = broke is not None
+            is_complete = not is_refused
             log_refusals.note_success()
         except _Silent as error:
+            is_silent = True
             log_refusals.note_success()
             # A container that runs may print nothing for any time.
             broke = str(error) if can_give_up else None
@@ -75,12 +80,15 @@ async def follow(
             # 404: the pod is gone, or its kubelet was restarted and does not know it yet. The pod tells, below.
             is_missing = isinstance(error, CallFailed) and error.status == 404
             broke, is_away = words(error), _is_away(error)
-        # A log that had been read whole, and is empty now, was rotated.
-        if is_complete and resume.end() and (has_progressed or not was_complete):
-            if was_complete and await _has_restarted(target, name, start):
+        if is_complete and resume.end():
+            if not has_progressed and (was_complete or was_silent):
+                # The log had been read whole, and has nothing new: it was only rotated.
+                resume.begin_log()
+            elif was_complete and await _has_restarted(target, name, start):
                 # The log had been read whole, and these were the next container's lines.
                 break
-            lost = "the node does not have all lines any more"
+            else:
+                lost = "the node does not have all lines any more"
         if is_over and is_complete:
             # The container had ended before this read, so nothing else is missing.
             break
@@ -92,7 +100,8 @@ async def follow(
             lost = broke or ""
             break
         may_be_of_next = was_complete and not is_complete and has_progressed
-        was_complete = is_complete or (was_complete and is_missing)
+        was_complete = is_complete or (was_complete and not has_progressed and (is_missing or is_refused))
+        was_silent = is_silent
         # Without an answer it is not known whose log the next read would be of.
         while True:
             try:

@@ -14,6 +14,8 @@ from .observed import time_of
 # changes when clocks go back, and the fraction has a varying number of digits.
 _TIME = re.compile(rb"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(\.\d+)?(Z|[+-]\d{2}:\d{2})")
 _HEAD_MAX = 64
+# Most bytes of a message that are kept.
+_MESSAGE_MAX = 1024
 _Time = tuple[int, bytes]
 
 
@@ -35,7 +37,7 @@ class Resume:
         self._repeated = (0, 0)
         # This connection has sent nothing new yet, only lines of earlier connections.
         self._is_behind = False
-        # Nothing of this container's log has been read.
+        # Nothing of this log has been read.
         self._is_new_log = True
         # This connection has repeated the last line.
         self._is_last_found = False
@@ -45,21 +47,31 @@ class Resume:
         self._head: bytes | None = b""
         # How many more bytes of this line to skip; None: the whole line.
         self._skip: int | None = 0
+        # The lines without a time at the end of what this connection has sent.
+        self._message: bytes | None = None
 
     def connect(self) -> str | None:
         """Begins a new connection; returns the second from which on to ask for the log."""
         self._head, self._repeated, self._is_behind = b"", (0, 0), self._latest is not None
-        self._is_last_found = False
+        self._is_last_found, self._message = False, None
         if self._earliest is None:
             return None
         return datetime.fromtimestamp(self._earliest[0], timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def begin_container(self) -> None:
-        """From now on the log of the pod's next container is read, which does not repeat the earlier lines.
+    def begin_log(self) -> None:
+        """From now on a log is read that does not repeat the earlier lines.
 
-        The last read for the container before may have returned its first lines already. So the position is kept.
+        It is that of the pod's next container, or a log that was read whole was rotated. The last read may have
+        returned the first lines of the next container already. So the position is kept.
         """
         self._is_new_log = True
+
+    def message(self) -> str:
+        """The message of the kubelet with which this connection ended; empty: none.
+
+        It says why the kubelet cannot read the log, or cannot follow it after its last line. It has no time.
+        """
+        return (self._message or b"").decode(errors="replace").strip()
 
     def end(self) -> bool:
         """Whether lines are missing, for example after a rotation of the log. Call it at the end of a connection."""
@@ -88,15 +100,11 @@ class Resume:
         head, self._head = self._head or b"", None
         time = _time(head)
         if time is None:
-            if self._is_behind and not self._is_new_log:
-                # The rest of a line whose first part is older than the requested time. A message of the kubelet looks
-                # the same, but after it the last line is not repeated, which `end` notices.
-                self._skip = None
-            else:
-                # A message of the kubelet that it cannot read the log.
-                self._skip = 0
-                self._has_gap = True
+            # A message of the kubelet; or, if lines follow, the rest of a line whose first part is older than the
+            # requested time.
+            self._message, self._skip = self._message or b"", None
             return head + data
+        self._message = None
         self._locate_line(time)
         return data[1:] if data[:1] == b" " else data
 
@@ -128,6 +136,8 @@ class Resume:
             self._skip = max(self._skip - len(part), 0)
             new += fresh
             self._column += len(fresh)
+        elif self._message is not None:
+            self._message = (self._message + part)[:_MESSAGE_MAX]
         if part.endswith(b"\n"):
             self._head = b""
             # This was the rest of the last line, so the next line is new, even with the same time.
