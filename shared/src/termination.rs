@@ -67,7 +67,7 @@ pub struct Termination {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_failure: bool,
     /// Somebody shut the instance down (`flux shutdown`, `flux-agent stop`), and the program ended with a code other
-    /// than 0: because of that, or before. No start of this container runs the program again.
+    /// than 0, before the shutdown or because of it. No start of this container runs the program again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shut_down: bool,
     /// Why the archive was not saved. None: it was saved, or none was requested.

@@ -111,7 +111,7 @@ pub struct Jobs {
     pub states: States,
 }
 
-/// Jobs by their state. Flux counts none in `new`, which is always 0: flux-metrics-api has this metric.
+/// Jobs by their state. Flux counts none in `new`, so it is always 0. It is here because flux-metrics-api has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct States {

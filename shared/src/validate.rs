@@ -54,7 +54,7 @@ pub use valid::{
     ValidRestful, ValidRunner, ValidSidecar, ValidUser, ViewContainer, VolumeSource,
 };
 
-/// Default of `backoffLimit`.
+/// Default of `backoffLimit`: that of the Go operator.
 pub const DEFAULT_BACKOFF_LIMIT: i32 = 100;
 
 /// A MiniCluster read from text or from the API server.
@@ -208,9 +208,8 @@ fn ports_of_sidecars(spec: &MiniClusterSpec) -> impl Iterator<Item = (String, u1
         .filter_map(|(i, port)| Some((format!("spec.containers[{i}].ports"), u16::try_from(port).ok()?)))
 }
 
-/// Whether a broker listens on this port. A broker without children listens on none, and one with the user's own
-/// `brokerConfig` on the port in there. (Only the lead's broker serves the metrics and the RESTful API. It has children
-/// unless it is the only one.)
+/// Whether a broker of the instance listens on this port. Only brokers with children listen, and the lead has some
+/// unless it is the only broker. With `brokerConfig`, the user chooses the port.
 fn is_brokers_port(port: u16, flux: &FluxOptions, name: &str, sizes: sizes::Sizes) -> bool {
     let is_only_broker = || {
         let hosts = hostlist::of_instance(flux.hostlist.as_deref(), name, sizes.max_size);
@@ -224,7 +223,7 @@ fn resizes(spec: &MiniClusterSpec) -> bool {
     spec.max_size.is_some_and(|max| max != 0)
 }
 
-/// Checks the labels and annotations for a queue, and returns them with those of the Job.
+/// Checks the labels and annotations for a queue, and returns them with the labels for it in `spec.jobLabels`.
 fn queueing(
     manifest: &Manifest,
     sizes: sizes::Sizes,

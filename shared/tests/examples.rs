@@ -340,8 +340,7 @@ fn relative_links_of_the_readmes_lead_to_files() {
     }
 }
 
-/// Readers paste commands. `kubectl wait` times out after 30 s by default, a shell function of another page is not
-/// defined, and files of the checkout must not be changed.
+/// Readers paste commands. `kubectl wait` times out after 30 s by default, and files of the checkout must not be changed.
 #[test]
 fn pages_have_no_command_that_fails_when_pasted() {
     let mut pages: Vec<PathBuf> = folders()
@@ -360,9 +359,8 @@ fn pages_have_no_command_that_fails_when_pasted() {
     assert!(pages.len() > 80, "{}", pages.len());
     for page in pages {
         for line in std::fs::read_to_string(&page).unwrap().lines() {
-            let is_wrong = line.contains("$(lead ")
-                || line.contains("sed -i")
-                || line.contains("$ kubectl wait ") && !line.contains("--timeout");
+            let is_wrong =
+                line.contains("sed -i") || line.contains("$ kubectl wait ") && !line.contains("--timeout");
             assert!(!is_wrong, "{}: {line}", page.display());
         }
     }
@@ -401,7 +399,7 @@ fn fields_that_the_pages_name_exist() {
         }) {
             let path: Vec<&str> = name.strip_prefix("spec.").unwrap_or(name).split('.').collect();
             let is_file = matches!(path.last(), Some(&("yaml" | "conf" | "toml")));
-            // Only a path that begins with a field is taken for one. A single word may be anything.
+            // Only a path whose first part is a field is checked. A single word may be anything.
             if path.len() < 2 || is_file || !shapes.iter().any(|shape| field(shape, path[0]).is_some()) {
                 continue;
             }

@@ -74,7 +74,7 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
             );
         }
     }
-    // These export every variable.
+    // After `set -a`, a shell exports every variable that it assigns.
     let exports_all = |source: &str| source.contains("set -a") || source.contains("set -o allexport");
     if on_lead.iter().any(|(_, source)| exports_all(source)) {
         return;
@@ -150,11 +150,11 @@ fn exports(source: &str) -> impl Iterator<Item = &str> {
     });
     let names = words.map(|word| word.trim_start_matches(['"', '\'']));
     let names = names.filter_map(|name| name.split(|letter| !is_name_letter(letter)).next());
-    // An option has no name.
+    // An option, such as `-g`, leaves an empty name.
     names.filter(|name| !name.is_empty())
 }
 
-/// Whether it can be part of a variable's name in a shell.
+/// Whether the letter can be part of a variable's name in a shell.
 fn is_name_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_'
 }
@@ -234,7 +234,7 @@ fn set_by_script(text: &str) -> impl Iterator<Item = &str> {
         "getopts",
         "mapfile",
         "readarray",
-        "-v",
+        "-v", // of `printf -v NAME`
     ];
     text.lines().flat_map(|line| {
         let mut declares = false;

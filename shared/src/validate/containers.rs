@@ -178,10 +178,8 @@ fn runner(
             "is for sidecars: use pre, brokerPre or workerPre here",
         );
     }
-    if container
-        .cores
-        .is_some_and(|cores| !(0..=65_536).contains(&cores))
-    {
+    let cores = declared_cores(container);
+    if cores.is_some_and(|cores| !(1..=65_536).contains(&cores)) {
         report.problem(
             format!("{field}.cores"),
             "must be 1 to 65536; leave it out for the cores that the container may use",
@@ -253,12 +251,11 @@ fn runner(
         ),
         post: snippet(&commands.post),
     };
-    let cores = declared_cores(container).map(i32::unsigned_abs);
     ValidRunner {
         container: valid,
         program,
         prefix: prefix.words,
-        cores,
+        cores: cores.map(i32::unsigned_abs),
         logs,
         user,
         snippets,
@@ -552,7 +549,7 @@ fn service(
     valid
 }
 
-/// Whether the older spelling of `flux.optionFlags` has any.
+/// Whether `fluxOptionFlags`, the older spelling of `flux.optionFlags`, has any option.
 pub(super) fn has_option_flags(container: &Container) -> bool {
     container
         .flux_option_flags

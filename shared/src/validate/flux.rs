@@ -178,7 +178,7 @@ fn check_plain_fields(flux: &Flux, report: &mut Report) -> Option<Certificate> {
     curve_cert
 }
 
-/// Whether this is a broker.toml that names no hosts. False if it is blank or not TOML.
+/// Whether `config` is a broker.toml that names no hosts. False if it is blank or not TOML.
 fn names_no_hosts(config: &str) -> bool {
     let Ok(table) = config.parse::<toml::Table>() else {
         return false;

@@ -42,7 +42,7 @@ fn own_group(spec: &MiniClusterSpec, pods: Option<&Overlay>) -> Option<String> {
     };
     let pod = spec.pod.as_ref();
     let has =
-        |all: fn(&Pod) -> &BTreeMap<String, String>, key| pod.is_some_and(|pod| all(pod).contains_key(key));
+        |map: fn(&Pod) -> &BTreeMap<String, String>, key| pod.is_some_and(|pod| map(pod).contains_key(key));
     FIELDS
         .into_iter()
         .find_map(|field| in_overlay(&["spec", field]))

@@ -87,7 +87,7 @@ impl ValidMiniCluster {
         {
             return None;
         }
-        // A job of an elastic MiniCluster has no number of nodes, so it may get all. People choose that of theirs.
+        // Without a number of nodes (elastic), or with one that people choose (interactive), a job may get all pods.
         let is_elastic = self.min_size.is_some_and(|least| least < self.size);
         let pods = if is_elastic || self.interactive {
             self.max_size
@@ -387,7 +387,7 @@ mod tests {
         // Without declared cores, the limit counts, rounded down.
         for (limit, enough) in [("4500m", 8), ("500m", 2)] {
             let limited = format!("command: b, resources: {{limits: {{cpu: {limit}}}}}");
-            // With few tasks there is another hint.
+            // Fewer tasks than pods give a hint of their own, so only the difference counts.
             let count = |tasks: u32| hints(&format!("minSize: 2\n  tasks: {tasks}"), &limited).len();
             assert_eq!(count(enough + 1), count(enough) + 1, "{limit}");
         }

@@ -44,7 +44,7 @@ pub(super) fn check(
         && program.is_from_user()
         && let Some((field, container)) = flux::runner(spec)
     {
-        let name = if container.command.iter().any(|word| !word.trim().is_empty()) {
+        let name = if container.command.iter().any(|text| !text.trim().is_empty()) {
             "command"
         } else {
             "commands.script"
@@ -175,7 +175,7 @@ fn options(
             NO_SUBMISSION,
         ),
         (
-            !no_job && is_raw && has_own_command,
+            submits && is_raw && has_own_command,
             "spec.flux.submitCommand",
             BATCH_SCRIPT,
         ),
@@ -241,7 +241,7 @@ fn options(
     }
     if no_job
         && cluster.restful.is_none()
-        && let Some((field, runner)) = super::flux::runner(spec)
+        && let Some((field, runner)) = flux::runner(spec)
         && has_option_flags(runner)
     {
         report.notice(format!("{field}.fluxOptionFlags"), NO_SUBMISSION);

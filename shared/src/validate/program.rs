@@ -119,7 +119,7 @@ fn search_paths(field: &str, script: &str, report: &mut Report) {
 
 /// Adds a notice if a batch escapes `$` or `"` outside of quotes. The Go operator's entrypoint needed that.
 fn escapes(field: &str, text: &str, report: &mut Report) {
-    // In these, an escape has its meaning.
+    // Within a here-document or a command substitution, an escape has a meaning.
     if ["<<", "`", "$("].iter().any(|mark| text.contains(mark)) {
         return;
     }
@@ -227,7 +227,7 @@ fn lines(field: &str, command: &str, report: &mut Report) -> Vec<BatchLine> {
             }
         }
     }
-    // The shell would take the next jobs for text.
+    // The shell would read the next jobs as a part of such a job.
     let refused = jobs.iter().find_map(|(job, scan)| Some((job, scan.reads_on()?)));
     if let Some((job, (what, remedy))) = refused {
         // Enough to find the line.
@@ -351,7 +351,7 @@ impl Scan {
         let less_signs = std::mem::take(&mut self.less_signs);
         let was_in_word = std::mem::replace(&mut self.in_word, true);
         let innermost = self.open.last().copied();
-        // Otherwise a `(` is text.
+        // Within double quotes or `${…}`, a `(` without `$` is text.
         let is_code = !matches!(innermost, Some(Open::Double | Open::Brace | Open::BraceInDouble));
         match (innermost, letter) {
             _ if self.is_escaped => {

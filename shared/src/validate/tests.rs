@@ -1,6 +1,5 @@
 use super::*;
-use crate::agent_spec::{AgentSpec, BatchLine};
-use crate::agent_spec::{Program, RemoteLead, SchedulerKind};
+use crate::agent_spec::{AgentSpec, BatchLine, Program, RemoteLead, SchedulerKind};
 use crate::command_words::Word;
 use crate::crd::v1alpha2::Logging;
 use crate::quantity::Quantity;
@@ -107,7 +106,7 @@ fn empty_connect_timeout_counts_as_unset() {
 }
 
 #[test]
-fn tasks_are_the_jobs_total_and_0_asks_for_nodes_only() {
+fn tasks_reach_the_agent_unchanged_unless_negative() {
     assert_eq!(
         [
             spec("tasks: 0").tasks,

@@ -23,7 +23,7 @@ pub struct ValidMiniCluster {
     pub name: String,
     pub namespace: String,
     pub size: u32,
-    /// `maxSize`, or `size` without it.
+    /// `maxSize`; without it, the maximum that was fixed at creation, or else `size`.
     pub max_size: u32,
     pub min_size: Option<u32>,
     pub tasks: u32,

@@ -94,7 +94,7 @@ pub(super) fn check_above_own(
     view: &ViewContainer,
     report: &mut Report,
 ) {
-    // The operator mounts these in any case, and the others if the view comes from an image.
+    // The operator mounts these in any case, and those of `of_view` only for a view.
     let always = [view.mount_path.as_str(), AGENT_FOLDER];
     let of_view: &[&str] = if view.enabled {
         &[SOFTWARE_DIR, SOFTWARE_STAGING, VIEW_IMAGE_MOUNT]
