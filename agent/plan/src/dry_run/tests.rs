@@ -445,18 +445,13 @@ fn dry_run_does_not_print_a_certificate_of_the_manifest() {
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  size: 2\n  flux:\n    curveCert: |\n      metadata\n          name = \"a\"\n      curve\n          public-key = \"{public}\"\n          secret-key = \"{secret}\"\n  containers:\n  - image: x\n    command: hostname\n"
     );
     std::fs::write(&file, manifest).unwrap();
-    // Whether the manifest is planned or refused, the secret key must not be printed.
     for format in [Format::Text, Format::Json] {
-        match run(&Args {
+        let output = run(&Args {
             format,
             ..args(&file)
-        }) {
-            Ok(output) => assert!(!output.contains(secret) && !output.contains(&secret[..8])),
-            Err(DryRunError::Input { source, .. }) => {
-                assert!(!source.to_string().contains(secret), "{source}")
-            }
-            Err(other) => unreachable!("{other}"),
-        }
+        })
+        .unwrap();
+        assert!(!output.contains(&secret[..8]));
     }
 }
 
@@ -513,10 +508,10 @@ fn examples() -> Vec<PathBuf> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let is_manifest = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
-            let holds_one = |text: String| text.lines().any(|line| line == "kind: MiniCluster");
+            let has_minicluster = |text: String| text.lines().any(|line| line == "kind: MiniCluster");
             if path.is_dir() {
                 folders.push(path);
-            } else if is_manifest(&path) && holds_one(std::fs::read_to_string(&path).unwrap()) {
+            } else if is_manifest(&path) && has_minicluster(std::fs::read_to_string(&path).unwrap()) {
                 found.push(path);
             }
         }
