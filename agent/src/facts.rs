@@ -204,7 +204,7 @@ fn shell(host: &host::HostFiles, path: &str) -> Option<String> {
 }
 
 /// The random id of this start, 16 hexadecimal digits from /proc/sys/kernel/random/uuid. All plans of this process have
-/// the same: a later plan publishes the dump that an earlier one has named to snippets.
+/// the same id: it is part of the dump's path, which an earlier plan may have given to snippets.
 static ATTEMPT: LazyLock<String> = LazyLock::new(|| {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
@@ -298,7 +298,7 @@ mod tests {
         assert!(!facts("/", "ada").is_present("/srv/gone"));
     }
 
-    /// The agent reads them again after snippets. What these have not changed must be the same in both plans.
+    /// The agent reads the facts again after snippets. Those that no snippet has changed must be equal in both plans.
     #[test]
     fn facts_are_the_same_when_one_process_reads_them_again() {
         let (root, process) = (tempfile::tempdir().unwrap(), Process::own());

@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_file_of_a_killed_start_goes_and_one_at_work_stays() {
+    fn old_temporary_file_is_removed_and_a_new_one_stays() {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
         let names = [
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_names_cannot_be_foreseen() {
+    fn temporary_name_is_another_one_each_time() {
         let root = tempfile::tempdir().unwrap();
         let (folder, name) = open_parent(&root.path().join("x")).unwrap();
         let files = Files::new(root.path(), "lead");

@@ -32,7 +32,7 @@ pub fn oom_score(host: &HostFiles) -> i32 {
         .unwrap_or_default()
 }
 
-/// The CPUs of the affinity mask. The system call supports 1024 CPUs, and fails on a larger machine. There they are
+/// The CPUs of the affinity mask. `CpuSet` holds 1024 CPUs, so the call fails on a larger machine. There they are
 /// read from /proc. If that fails too, the mask is CPU 0.
 fn mask(host: &HostFiles) -> Vec<usize> {
     if let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn siblings_are_one_core_and_cpus_without_siblings_one_each() {
-        // The lists of CPU 0, 1, 2 ..., of those that are in use.
+        // `lists`: the siblings of CPU 0, 1, 2 …. `cpus`: the affinity mask.
         let cores = |file: &str, lists: &[&str], cpus: &[usize]| {
             let root = tempfile::tempdir().unwrap();
             for (cpu, list) in lists.iter().enumerate() {

@@ -126,14 +126,14 @@ mod tests {
             "sys/class/drm/renderD129/device/uevent",
             "DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n",
         );
-        assert_eq!(counted(), 3, "the processor's own is none");
+        assert_eq!(counted(), 3, "the GPU in the processor does not count");
         let minors =
             "config 1\nmonitor 2\ngpu0/gi3/access 30\ngpu0/gi3/ci0/access 31\ngpu0/gi4/ci0/access 40\n";
         make("proc/driver/nvidia-caps/mig-minors", minors);
         for capability in [1, 2, 30, 31, 99] {
             make(&format!("dev/nvidia-caps/nvidia-cap{capability}"), "");
         }
-        assert_eq!(counted(), 2, "of NVIDIA's one part is this container's");
+        assert_eq!(counted(), 2, "one part of NVIDIA's, one of AMD's");
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl HostFiles {
         Some(format!("/{}", real.strip_prefix(root).ok()?.to_str()?))
     }
 
-    /// Where a link leads, as it says; none if there is no such link. The folders above it must be no links.
+    /// The target that is written in a link; none if there is no such link. The folders above it must not be links.
     pub fn link_target(&self, path: &str) -> Option<String> {
         let target = std::fs::read_link(self.root.join(path.trim_start_matches('/'))).ok()?;
         target.into_os_string().into_string().ok()

@@ -68,7 +68,7 @@ fn snippet_end_is_judged_by_the_plans_phase_not_by_name() {
             // The snippet named `post` is the program, the one named `command` is not.
             let steps = vec![
                 shell(&["/bin/sh"]),
-                Step::Snippet(snippet("command", "exit_with() { return 4; }; exit_with")),
+                Step::Snippet(snippet("command", "(exit 4)")),
                 Step::Snippet(Snippet {
                     phase: SnippetPhase::Program,
                     ..snippet("post", "exit 5")
@@ -79,7 +79,7 @@ fn snippet_end_is_judged_by_the_plans_phase_not_by_name() {
                 5,
                 "a failure before the program is ignored"
             );
-            // A stop during a cleanup step, whatever its name, does not change the program's result.
+            // The plan's phase decides whether a stop during the last snippet changes the exit code.
             for (phase, code) in [(SnippetPhase::After, 0), (SnippetPhase::Before, 143)] {
                 let path = at(&format!("{phase:?}"));
                 stop_after(path.clone());
@@ -133,9 +133,9 @@ fn as_flux_runs_the_planned_words_for_any_agent_name() {
 }
 
 #[test]
-fn the_shell_its_options_and_its_end_are_the_plans() {
+fn options_and_end_of_the_shell_come_from_the_plan() {
     alone(
-        "snippets::the_shell_its_options_and_its_end_are_the_plans",
+        "snippets::options_and_end_of_the_shell_come_from_the_plan",
         |folder| {
             let at = |name: &str| folder.join(name).display().to_string();
             // The program is named bash and the snippets are strict, but the plan gives the shell no options
@@ -303,9 +303,9 @@ fn left_over_r_config_is_removed_when_no_snippet_writes_r() {
         "snippets::left_over_r_config_is_removed_when_no_snippet_writes_r",
         |folder| {
             let at = |name: &str| folder.join(name).display().to_string();
-            // No snippet has changed it: it is the same as `agents_r` below.
+            // No snippet has changed R: it is the same as `agents_r` below.
             fs::write(at("R"), "the agent's").unwrap();
-            // An earlier start of the container has written it, for the R of a snippet.
+            // An earlier start of the container has written this file, for the R of a snippet.
             fs::write(at("resources.toml"), "old").unwrap();
             let step = SnippetResources {
                 path: at("R"),
