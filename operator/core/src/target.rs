@@ -284,7 +284,7 @@ mod tests {
             ),
             ("", Some(job(Some(in_queue("team")), Some("team"))), "team", true),
             ("team", Some(job(None, None)), "", true),
-            // Its queue is in `spec.jobLabels`.
+            // The Job's queue is in `spec.jobLabels`.
             ("other", Some(job(Some(in_queue("")), Some("team"))), "", true),
             // Created by an earlier version, or put into a queue by Kueue itself.
             ("team", Some(job(None, Some("team"))), "team", false),

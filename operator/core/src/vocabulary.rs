@@ -1,5 +1,5 @@
 //! The types of conditions and the reasons of conditions, statuses and events, each with its meaning. The reference
-//! (`docs/reference`) is generated from them. A test (`tests/docs`) checks them against the code. A meaning has the
+//! (`docs/reference`) is generated from them. `operator/tests/docs` checks them against the code. A meaning has the
 //! remedy, too, unless the message has it. If it takes more than a few sentences, it is in `docs/troubleshooting.md`.
 //!
 //! A reason that can only be the operator's own, such as that of an obstacle, is a [`Reason`] until it becomes text in a

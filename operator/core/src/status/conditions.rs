@@ -100,6 +100,18 @@ impl JobState {
         }
     }
 
+    /// A condition that is false, since the Job has not ended, or not in the way that the condition is about.
+    fn not_ended(self, type_: ConditionType) -> Statement {
+        // A suspended Job has not ended: the reason is that of an active one.
+        let explained_state = if self == JobState::Suspended {
+            JobState::Active
+        } else {
+            self
+        };
+        let (reason, message) = explained_state.explanation();
+        Statement::new(type_, False, reason, message)
+    }
+
     /// A condition that is true, with this reason and message, if the Job has ended in the `wanted` way.
     fn ended(
         self,
@@ -108,17 +120,10 @@ impl JobState {
         reason: impl Into<String>,
         message: &str,
     ) -> Statement {
-        // A suspended Job has not ended: the reason is that of an active one.
-        let explained_state = if self == JobState::Suspended {
-            JobState::Active
-        } else {
-            self
-        };
-        let (other_reason, other_message) = explained_state.explanation();
         if self == wanted {
             Statement::new(type_, True, reason, message)
         } else {
-            Statement::new(type_, False, other_reason, other_message)
+            self.not_ended(type_)
         }
     }
 }
@@ -137,8 +142,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) 
             outcome.message.clone(),
         )
     } else {
-        // False, since the Job has not ended. So the reason and the message for the true condition are not used.
-        state.ended(ConditionType::JobFinished, JobState::Completed, "", "")
+        state.not_ended(ConditionType::JobFinished)
     };
     let is_suspended = state == JobState::Suspended;
     let suspended = if !is_suspended {
@@ -399,7 +403,7 @@ fn view(inputs: &Inputs) -> Option<Statement> {
 }
 
 /// The condition ViewMounted if the view is copied because of a node that cannot mount images while others can. The
-/// message does not change for the same Job, since nodes are added and removed.
+/// Job's first status decides: nodes that are added or removed later do not change how the pods get the view.
 fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
     let statement = |message: String| {
         Some(Statement::new(
@@ -432,7 +436,7 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
             message,
         ))
     };
-    // Not known: they are not listed yet, or the spec is not valid.
+    // The volumes are not known: they are not listed yet, or the spec is not valid.
     let Some(disks) = &inputs.disks else {
         return Statement::previous(inputs, ConditionType::VolumesValid);
     };

@@ -12,8 +12,8 @@ pub use crate::vocabulary::EventType;
 /// Longest note of an event that the API server accepts, in bytes.
 const NOTE_MAX: usize = 1024;
 
-/// A condition that changes to the status beside it causes an event. The word is the event's action. The event's reason
-/// is that of the condition. There is no event if `vocabulary::event_type` has none for the reason.
+/// If a condition changes to the given status, an event with the given action is written. Its reason is that of the
+/// condition. There is no event if `vocabulary::event_type` has none for the reason.
 const CONDITIONS: [(ConditionType, ConditionStatus, &str); 4] = [
     (ConditionType::Valid, False, "Validate"),
     (ConditionType::ViewMounted, False, "Start"),
@@ -70,10 +70,10 @@ pub fn of_restart(status: &MiniClusterStatus) -> Option<Event> {
 
 /// The events for a change of the status.
 pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
-    // The condition in the new status `after`, if it is so in `after` and was not in `before`.
-    let newly = |type_: ConditionType, is_so: &dyn Fn(&Condition) -> bool| -> Option<&Condition> {
-        let was_so = condition(before, type_).is_some_and(is_so);
-        condition(after, type_).filter(|condition| is_so(condition) && !was_so)
+    // The condition in `after`, if `is_wanted` is true for it there and was not in `before`.
+    let newly = |type_: ConditionType, is_wanted: &dyn Fn(&Condition) -> bool| -> Option<&Condition> {
+        let was_wanted = condition(before, type_).is_some_and(is_wanted);
+        condition(after, type_).filter(|condition| is_wanted(condition) && !was_wanted)
     };
     let turned =
         |type_: ConditionType, to: ConditionStatus| newly(type_, &|condition| condition.status == to);

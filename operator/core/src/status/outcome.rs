@@ -95,13 +95,12 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
         return outcome;
     }
     // Only `queued` reports Kueue's reason, together with the queue's name.
-    let warning = || {
+    let outcome_of_warning = || {
         inputs
             .warning
             .filter(|warning| !summary.is_complete() && warning.reason != Reason::Queued)
+            .map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()))
     };
-    let outcome_of_warning =
-        || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
     let trouble = below_quorum(inputs, summary).or_else(|| trouble(inputs, summary));
     trouble
         .map(|trouble| with_steady_reason(trouble, inputs.previous))
@@ -529,7 +528,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
             ..Outcome::new(Reason::PodLost, message)
         });
     }
-    // This pod's own failure is the cause, and not a loss.
+    // A pod's own failure is the cause, and not a loss.
     if inputs.pods.iter().any(|pod| ends_the_job(inputs, pod)) {
         return None;
     }
@@ -605,8 +604,8 @@ fn of_pod(pod: &PodSeen) -> Outcome {
         return Outcome::new(lost.reason.clone(), restart::describe_loss(&lost));
     }
     let exit = pod.exit.as_deref();
-    // Its container ended by itself, although the cluster was about to remove the pod. So the exit counts, and not the
-    // disruption in `trouble`.
+    // The pod's container ended by itself, although the cluster was about to remove the pod. So the exit counts, and not
+    // the disruption in `trouble`.
     if let Some(exit) = exit
         && pod.is_disrupted()
         && end_of(pod) == Some(PodEnd::FailedByItself)

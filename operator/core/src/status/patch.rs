@@ -64,9 +64,9 @@ fn fields(status: &MiniClusterStatus) -> serde_json::Result<BTreeMap<String, Box
     serde_json::from_str(&serde_json::to_string(status)?)
 }
 
-/// Whether the patch should be sent at once, since a user or a tool may wait for the change. Otherwise it can be
-/// delayed: changes of pod counts, messages and the reasons of conditions (`status.reason` has the most important
-/// reason). That all `wanted` pods are ready is not delayed: users wait for it after they have changed `size`.
+/// Whether the patch should be sent at once, since a user or a tool may wait for the change. A patch that changes only
+/// pod counts, messages and the reasons of conditions can be delayed (`status.reason` has the most important reason).
+/// That all `wanted` pods are ready is not delayed: users wait for this after they have changed `size`.
 pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus, wanted: u32) -> bool {
     let are_all_ready = |status: &MiniClusterStatus| {
         wanted > 0 && u32::try_from(status.ready_size).is_ok_and(|ready| ready == wanted)

@@ -199,12 +199,12 @@ fn followers_that_have_completed_are_not_waited_for() {
     );
     observation.job = Some(job(2));
     observation.pods = vec![ready(0), ended(2, 0, 5)];
-    assert!(!is(&observation.status(), "Ready"), "it belongs to a larger size");
+    assert!(!is(&observation.status(), "Ready"), "pod 2 is beyond the size");
     observation.job = Some(job(3));
     observation.pods = vec![ready(0), ended(2, 0, 5), ready(2)];
     assert!(
         !is(&observation.status(), "Ready"),
-        "its index has a new pod, and pod 1 is missing"
+        "index 2 has a new pod, and pod 1 is missing"
     );
 }
 
@@ -465,7 +465,7 @@ fn late_edit_is_reported_until_a_new_job_has_it() {
     assert_eq!(
         observation.previous.maximum_size,
         Some(1),
-        "no other maximum size is recorded"
+        "from now on, only the condition itself keeps the report"
     );
     assert_eq!(
         condition(&observation.status(), "Valid").unwrap().reason,
@@ -633,20 +633,20 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
         ..queued
     });
     observation.previous = observation.status();
-    let again = observation.status();
-    let reasons: Vec<&str> = again
+    let after = observation.status();
+    let reasons: Vec<&str> = after
         .restarts
         .iter()
         .map(|restart| restart.reason.as_str())
         .collect();
     assert_eq!(
-        (reasons, again.restart_count, again.backoff_limit_used),
+        (reasons, after.restart_count, after.backoff_limit_used),
         (vec!["Requeued"], 1, 0)
     );
     // The Job has counted the stopped pods as failed, so another Job replaces it. That is the restart counted above.
     let limit = restart::Limit::None;
     let counted =
-        restart::with_counted_restart(&again, "job", "Requeued", "the pods were stopped", limit, at(NOW));
+        restart::with_counted_restart(&after, "job", "Requeued", "the pods were stopped", limit, at(NOW));
     assert_eq!(
         (counted.restart_count, counted.restarts[0].job_uid.as_deref()),
         (1, Some("job"))
@@ -689,7 +689,7 @@ fn start_time_of_a_resumed_job_is_new_also_after_a_restart() {
     assert_eq!(
         start_time_of(suspended),
         first,
-        "it may end while it is suspended"
+        "the MiniCluster may end while it is suspended"
     );
     let resumed = JobSeen {
         start_time: None,
@@ -777,7 +777,7 @@ fn lead_from_before_a_resume_does_not_count_as_begun() {
         limit,
         at(NOW),
     );
-    assert_eq!(counted.restart_count, 1, "the Job fails by its end");
+    assert_eq!(counted.restart_count, 1, "the restart is already counted");
     observation.job = Some(suspended);
     assert_eq!(observation.status().restart_count, 1, "nothing ran in between");
     // The next lead is drained right after its start, when no status has its start yet.
@@ -816,7 +816,7 @@ fn end_while_suspended_takes_back_the_pending_restart() {
         assert_eq!(
             observation.status().restart_count,
             1,
-            "it was resumed, and ran once more"
+            "the Job was resumed, so the program ran twice"
         );
         observation.job = Some(ended(suspended));
         observation.previous = observation.status();
@@ -824,7 +824,7 @@ fn end_while_suspended_takes_back_the_pending_restart() {
             assert_eq!(
                 (status.restart_count, status.restarts.len()),
                 (0, 0),
-                "its program started once"
+                "the program started once"
             );
         }
     }
@@ -880,7 +880,7 @@ fn size_held_by_queue_is_reported_while_it_differs() {
             }
         ),
         "Valid",
-        "the size will be written"
+        "a suspended Job may be resized"
     );
 }
 

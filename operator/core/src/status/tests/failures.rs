@@ -90,7 +90,7 @@ fn follower_failure_before_the_start_is_reported_at_once() {
             ..pod(0)
         },
         follower,
-        // With the code `REPLACE`, below, the Job has created this pod in its place.
+        // Below, where the follower ended with `REPLACE`, the Job has created this pod in its place.
         pod(1),
     ];
     let status = observation.status();
@@ -102,9 +102,9 @@ fn follower_failure_before_the_start_is_reported_at_once() {
             .contains("the pod of index 1 ended with exit code 3: the snippet workerPre")
     );
     assert_eq!(status.phase.as_deref(), Some("Starting"));
-    // The code `REPLACE`: only this follower's pod was stopped.
-    observation.pods[1] = ended(1, 238, 2);
-    assert_eq!(observation.status().reason, None, "the Job replaces it");
+    // Only this follower's pod was stopped.
+    observation.pods[1] = ended(1, REPLACE.into(), 2);
+    assert_eq!(observation.status().reason, None, "the Job replaces the pod");
 
     observation.pods = vec![ready(0), ended(1, 3, 2)];
     observation.job = Some(JobSeen {
@@ -139,10 +139,10 @@ type Case = (
 
 /// Asserts what the status of a failed Job says.
 fn assert_reported(cases: impl IntoIterator<Item = Case>) {
-    for (reason, pods, index, word, message) in cases {
+    for (job_reason, pods, index, reason, message) in cases {
         let mut observation = observation("size: 2");
         observation.job = Some(JobSeen {
-            failed: true_condition(reason, "the Job's own words"),
+            failed: true_condition(job_reason, "the Job's own words"),
             ..job(2)
         });
         observation.pods = pods;
@@ -152,7 +152,7 @@ fn assert_reported(cases: impl IntoIterator<Item = Case>) {
             status.reason.unwrap(),
             status.message.unwrap(),
         );
-        assert_eq!(reported, (index, word.to_owned(), message.to_owned()));
+        assert_eq!(reported, (index, reason.to_owned(), message.to_owned()));
     }
 }
 
@@ -165,8 +165,9 @@ fn end_that_is_about_no_pod_has_no_failed_index() {
         ("Suspended", None),
         ("LeadFailed", Some(0)),
         ("LeadLost", Some(0)),
-        // These two are of `JobFailed` and of a lead that did not start.
+        // The Job of a failed lead was deleted.
         ("JobFailed", Some(0)),
+        // The lead did not start.
         ("CreateContainerError", Some(0)),
     ];
     assert_reported(cases.map(|(reason, index)| (reason, vec![], index, reason, words)));
@@ -286,10 +287,10 @@ fn stop_without_a_removal_names_the_probe_and_the_hook() {
     ]);
 }
 
-/// Its node was cut off, and the taint manager was about to evict it.
+/// The lead's node was cut off, and the taint manager was about to evict the lead.
 #[test]
 fn program_that_ends_during_eviction_fails_with_its_own_code() {
-    let cut_off = |code: i32, by: Ender| PodSeen {
+    let cut_off = |code: u8, by: Ender| PodSeen {
         is_deleting: true,
         trouble: Some(Box::new(Trouble {
             reason: "DeletionByTaintManager".into(),
@@ -297,7 +298,7 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
             is_disruption: true,
             ..Trouble::default()
         })),
-        ..with_termination(0, Termination::new(by, u8::try_from(code).unwrap()))
+        ..with_termination(0, Termination::new(by, code))
     };
     let own = cut_off(3, Ender::Program);
     // The operator has failed the Job (with LeadFailed it reports the pod's own end), or the Job's policy has.
@@ -530,7 +531,6 @@ fn reason_of_a_job_limit_names_only_known_pods() {
     ]);
 }
 
-/// Whatever happens to the pods and the Job.
 #[test]
 fn reason_of_a_finished_cluster_never_changes() {
     let mut observation = observation("size: 1");
@@ -547,7 +547,7 @@ fn reason_of_a_finished_cluster_never_changes() {
     assert_eq!(
         observation.status(),
         observation.previous,
-        "or another has its index"
+        "another pod has its index"
     );
 }
 
@@ -790,11 +790,11 @@ fn restart_that_waits_for_a_stuck_pod_names_it() {
 #[test]
 fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
     let lead = || {
-        let word = Termination {
+        let termination = Termination {
             node_failure: true,
             ..Termination::new(Ender::Program, 1)
         };
-        let mut lead = with_termination(0, word);
+        let mut lead = with_termination(0, termination);
         lead.exit.as_mut().unwrap().message = "node failure on mc-1 (rank 1)".into();
         lead
     };
@@ -945,21 +945,21 @@ fn failed_post_of_an_earlier_start_is_forgotten() {
         condition(&failed_once, "PostSucceeded").unwrap().status,
         ConditionStatus::False
     );
-    let again = |restarts: u32, pod: PodSeen| PodSeen { restarts, ..pod };
+    let restarted = |restarts: u32, pod: PodSeen| PodSeen { restarts, ..pod };
     // A start that runs nothing repeats how the earlier one ended.
     observation.previous = failed_once.clone();
-    observation.pods = vec![again(1, with_post(ended(0, 0, 5), 3))];
+    observation.pods = vec![restarted(1, with_post(ended(0, 0, 5), 3))];
     assert_eq!(
         condition(&observation.status(), "PostSucceeded").unwrap().status,
         ConditionStatus::False
     );
     // The kubelet starts the lead's container again.
     observation.previous = failed_once.clone();
-    observation.pods = vec![again(1, ready(0))];
+    observation.pods = vec![restarted(1, ready(0))];
     let running = observation.status();
     assert_eq!(condition(&running, "PostSucceeded"), None);
     observation.previous = running;
-    observation.pods = vec![again(1, with_post(ended(0, 0, 5), 0))];
+    observation.pods = vec![restarted(1, with_post(ended(0, 0, 5), 0))];
     let succeeded = observation.status();
     assert_eq!(
         condition(&succeeded, "PostSucceeded").unwrap().status,
@@ -980,7 +980,7 @@ fn failed_post_of_an_earlier_start_is_forgotten() {
 /// A Job that is resumed creates a new pod of the lead, whose container has not been restarted yet.
 #[test]
 fn kubelet_restarts_are_counted_from_0_after_a_suspension() {
-    let again = |restarts: u32, pod: PodSeen| PodSeen { restarts, ..pod };
+    let restarted = |restarts: u32, pod: PodSeen| PodSeen { restarts, ..pod };
     let suspended = JobSeen {
         is_suspended: true,
         ..job(1)
@@ -992,17 +992,18 @@ fn kubelet_restarts_are_counted_from_0_after_a_suspension() {
     let stopped = PodSeen {
         is_deleting: true,
         deletion_requested: Some(at("2026-01-01T00:05:00Z")),
-        ..again(2, ready(0))
+        ..restarted(2, ready(0))
     };
     // `is_seen`: an operator ran while the Job was suspended. `has_begun`: it has seen the lead run before.
     for (is_seen, has_begun) in [(true, true), (false, true), (true, false)] {
         let mut observation = observation(&format!("size: 1\n{WITH_POST}"));
-        (observation.job, observation.pods) = (Some(job(1)), vec![again(2, pod(0))]);
+        (observation.job, observation.pods) = (Some(job(1)), vec![restarted(2, pod(0))]);
         if has_begun {
-            observation.pods = vec![again(2, ready(0))];
+            observation.pods = vec![restarted(2, ready(0))];
         }
         observation.previous = observation.status();
         assert_eq!(observation.previous.container_restarts, 2);
+        // The suspension of a lead that has begun is a restart, too.
         let before = 2 + i32::from(has_begun);
         let see = |observation: &mut Observation, job: &JobSeen, pods: &[&PodSeen]| {
             observation.job = Some(job.clone());
@@ -1023,9 +1024,9 @@ fn kubelet_restarts_are_counted_from_0_after_a_suspension() {
         let failed = with_post(ended(0, 0, 5), 3);
         let seen = see(&mut observation, &resumed, &[&stopped, &failed]);
         assert_eq!(seen, (0, 0, Some(ConditionStatus::False)), "{is_seen}");
-        let second = again(1, ready(0));
+        let second = restarted(1, ready(0));
         assert_eq!(see(&mut observation, &resumed, &[&second]), (1, 1, None));
-        let good = again(1, with_post(ended(0, 0, 5), 0));
+        let good = restarted(1, with_post(ended(0, 0, 5), 0));
         let seen = see(&mut observation, &resumed, &[&good]);
         assert_eq!(seen, (1, 1, Some(ConditionStatus::True)), "{is_seen}");
     }
@@ -1098,22 +1099,20 @@ fn shutdown_is_reported_alike_with_and_without_on_failure() {
 
 #[test]
 fn failed_post_is_reported_beside_the_jobs_result() {
-    let (post, container) = (with_post, WITH_POST);
     let outcome = |codes: [u8; 3], spec: &str| {
         let mut observation = observation(&format!("size: 3\n{spec}"));
         observation.job = Some(job(3));
         observation.pods = vec![ready(0), ready(1), ready(2)];
         let running = observation.status();
         assert_eq!(condition(&running, "PostSucceeded"), None, "nobody knows yet");
-        let complete = true_condition("SuccessPolicy", "");
         observation.job = Some(JobSeen {
-            complete: complete.clone(),
+            complete: true_condition("SuccessPolicy", ""),
             ..job(3)
         });
         observation.pods = codes
             .iter()
             .zip(0..)
-            .map(|(code, index)| post(ended(index, 0, 5), *code))
+            .map(|(code, index)| with_post(ended(index, 0, 5), *code))
             .collect();
         observation.previous = running.clone();
         let after = observation.status();
@@ -1144,7 +1143,7 @@ fn failed_post_is_reported_beside_the_jobs_result() {
     let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     let succeeded = "the job ended with exit code 0";
     assert_eq!(
-        outcome([0, 0, 0], container),
+        outcome([0, 0, 0], WITH_POST),
         (
             text(ConditionStatus::True, "post ended with exit code 0"),
             succeeded.to_owned()
@@ -1154,7 +1153,7 @@ fn failed_post_is_reported_beside_the_jobs_result() {
     let failure =
         "post of the pod of index 1 ended with exit code 2: cat: /tmp/out: No such file or directory";
     assert_eq!(
-        outcome([0, 2, 0], container),
+        outcome([0, 2, 0], WITH_POST),
         (
             text(ConditionStatus::False, failure),
             format!("{succeeded}; {failure}")
@@ -1162,7 +1161,7 @@ fn failed_post_is_reported_beside_the_jobs_result() {
     );
     let both = format!("{failure} (and 1 more pod)");
     assert_eq!(
-        outcome([0, 2, 1], container),
+        outcome([0, 2, 1], WITH_POST),
         (
             text(ConditionStatus::False, &both),
             format!("{succeeded}; {both}")
@@ -1299,7 +1298,8 @@ fn lead_stopped_before_a_resume_has_no_exit_code() {
             assert_eq!(condition(&status, type_), None, "{code} {is_gone}");
         }
     }
-    // The Job was deleted after a success: another one represents it here, without a start time.
+    // The Job was deleted after a success: a made-up one without a start time represents it. The last lead above, which
+    // ended with 0, is still in `gone`.
     observation.job = Some(JobSeen {
         complete: true_condition("Completed", ""),
         start_time: None,

@@ -69,7 +69,7 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
         ..job(3)
     });
     observation.pods = vec![ready(0), ready(1), pod(2)];
-    assert_eq!(observation.status().reason, None, "it is admitted");
+    assert_eq!(observation.status().reason, None, "all pods are admitted");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn unmountable_view_is_reported_and_keeps_the_job() {
+fn unmountable_view_is_copied_unless_the_job_may_have_begun() {
     let mut observation = observation("size: 2");
     let mounted = |status: &MiniClusterStatus| condition(status, "ViewMounted").cloned();
     let copied = JobSeen {
@@ -31,13 +31,7 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
         creation_failure: Some("path escapes from parent".into()),
         ..pod(1)
     };
-    let ready = PodSeen {
-        is_ready: true,
-        has_joined: true,
-        is_running: true,
-        ..pod(0)
-    };
-    observation.pods = vec![ready, stuck.clone()];
+    observation.pods = vec![ready(0), stuck.clone()];
     assert!(
         !image_volume_failed(&observation.status()),
         "the lead is ready: its job may have begun"
@@ -56,10 +50,10 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
     assert_eq!(
         mounted(&observation.status()).unwrap().message,
         view.message,
-        "it stays, and so does the copy"
+        "the condition stays, and so does the copy"
     );
-    // The image could be mounted after all, before the operator deleted the Job. A Job that could not mount it would be
-    // seen without its end and as one that is being deleted. This one keeps its end.
+    // The image could be mounted after all, and the Job succeeded before the operator deleted it. Then its success
+    // counts. The end of a given-up Job would be removed.
     let succeeded = JobSeen {
         mounts_view: true,
         complete: true_condition("SuccessPolicy", ""),
@@ -231,7 +225,7 @@ fn view_image_pull_failure_is_reported_with_its_fields() {
         message.starts_with("pod 0: the image of container mc cannot be pulled: container flux"),
         "{message}"
     );
-    // The runtime's first message has the name in full, and the later ones of the kubelet have that of the pod.
+    // The runtime's first message has the image's full name. The kubelet's later ones have the name in the pod's spec.
     for (image, in_full) in [
         ("app:1", "docker.io/library/app:1"),
         ("view:1", "docker.io/library/view:1"),
@@ -371,15 +365,14 @@ fn archive_of_an_earlier_start_is_forgotten() {
     observation.pods = vec![ready(0)];
     observation.previous = observation.status();
     // The lead saves the archive when it is stopped.
-    let mut lead = ended(0, 0, 5);
-    lead.exit.as_mut().unwrap().termination = Some(Termination::new(Ender::Stop, 143));
+    let lead = with_termination(0, Termination::new(Ender::Stop, 143));
     observation.job = Some(suspended(true));
     observation.pods = vec![PodSeen {
         is_deleting: true,
         ..lead
     }];
     observation.previous = observation.status();
-    // It was resumed before the pod was gone.
+    // The MiniCluster is resumed before the pod is gone.
     let after_stop = (observation.previous.clone(), observation.pods.clone());
     observation.pods[0].deletion_requested = Some(at("2026-01-01T00:05:00Z"));
     for start in [None, Some(at("2026-01-01T00:05:05Z"))] {
@@ -398,12 +391,12 @@ fn archive_of_an_earlier_start_is_forgotten() {
     assert_eq!(
         saved(&stopped),
         Some(ConditionStatus::True),
-        "it can be read while it waits"
+        "the archive can be read during the suspension"
     );
     observation.previous = stopped.clone();
     observation.job = Some(suspended(false));
     observation.pods = vec![ready(0)];
-    assert_eq!(saved(&observation.status()), None, "it was resumed");
+    assert_eq!(saved(&observation.status()), None, "resumed");
 
     let limit = restart::Limit::Backoff;
     let counted = restart::with_counted_restart(&stopped, "job", "LeadLost", "gone", limit, at(NOW));
@@ -411,7 +404,7 @@ fn archive_of_an_earlier_start_is_forgotten() {
 }
 
 #[test]
-fn archive_condition_is_set_once_known_when_archive_is_asked() {
+fn archive_condition_is_set_once_the_lead_has_ended() {
     let program = |code| Termination {
         program_code: Some(code),
         ..Termination::new(Ender::Program, code)
@@ -439,7 +432,7 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
     assert_eq!(
         archive_saved(&of_remote_lead, Some(program(0))),
         None,
-        "no follower saves it"
+        "no follower saves the archive"
     );
     let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     assert_eq!(
@@ -454,10 +447,10 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         archive_not_saved: Some(why.into()),
         ..program(0)
     };
-    let kept = format!("the archive /state/a.tgz was not saved: {why}");
+    let message = format!("the archive /state/a.tgz was not saved: {why}");
     assert_eq!(
         archive_saved(with_archive, Some(not_saved)),
-        text(ConditionStatus::False, &kept)
+        text(ConditionStatus::False, &message)
     );
     // The agent failed before the job began.
     let gave_up = Termination::new(Ender::Agent, Category::WriteFailed.code());
