@@ -21,7 +21,7 @@ impl Obstacle {
         }
     }
 
-    /// What the operator waits for ends by itself, although the reason does not say so.
+    /// An obstacle that ends by itself, although obstacles with this reason usually do not.
     pub fn wait(reason: Reason, message: impl Into<String>) -> Obstacle {
         Obstacle {
             is_wait: true,
@@ -48,8 +48,8 @@ impl Obstacle {
         self.is_wait || matches!(self.reason, Reason::ApiError | Reason::NamespaceTerminating)
     }
 
-    /// Whether a ResourceQuota has no room for an object, but may have when others end. Of a resource that nobody uses, it
-    /// never has enough.
+    /// Whether a ResourceQuota has no room for an object now, but may have when other objects end. If nobody uses one of
+    /// the exceeded resources (`used: pods=0`), the object alone exceeds the quota, and waiting does not help.
     pub fn is_full_quota(&self) -> bool {
         let exceeded = self.message.split_once(" is forbidden: exceeded quota: ");
         let used = exceeded.and_then(|(_, quota)| quota.split_once(", used: ")?.1.split_once(", limited: "));

@@ -35,21 +35,21 @@ fn lines(problems: &[Problem]) -> String {
         .join("\n")
 }
 
-/// The objects of the first MiniCluster in `text` as a stream of YAML documents, in the order in which they are
-/// created.
+/// The objects of the first MiniCluster in `text` as a stream of YAML documents, the Job after everything that its pods
+/// need.
 pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
     let documents: Result<Vec<String>, YamlError> =
         objects(text, options)?.iter().map(yaml::document).collect();
     Ok(yaml::stream(documents?))
 }
 
-/// Notices about the text of a valid MiniCluster as a whole, for `render`: the first MiniCluster in it may be another
-/// than its user meant.
+/// Notices about the text of a valid MiniCluster as a whole, for `render`: the first MiniCluster in it may not be the
+/// one that its user meant.
 pub fn text_notices(text: &str) -> Vec<Notice> {
     manifest::parse_and_note(text).map_or_else(|_| Vec::new(), |(_, notices)| notices)
 }
 
-/// The objects of the first MiniCluster in `text`, in the order in which they are created. Assumes that the cluster
+/// The objects of the first MiniCluster in `text`, the Job after everything that its pods need. Assumes that the cluster
 /// serves every gang API that the operator uses.
 pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
@@ -237,7 +237,7 @@ pub fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
     Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
 }
 
-/// Every object, in the order in which they are created. The contents of Secrets are redacted.
+/// Every object, the Job after everything that its pods need. The contents of Secrets are redacted.
 fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
     let Objects {
         config_map,

@@ -104,8 +104,8 @@ impl Default for Options {
 
 impl Options {
     /// Applies the installation's choices to a MiniCluster. The error lists the fields that this installation
-    /// does not serve, each with the chart values that turn them off. Not `spec.gang`: `gang::build`
-    /// judges it, by the cluster's APIs as well.
+    /// does not serve, each with the chart values that turn them off. `spec.gang` is checked by `gang::build` instead,
+    /// since it also depends on the cluster's APIs.
     pub fn admit(&self, mut cluster: ValidMiniCluster) -> Result<ValidMiniCluster, Vec<Problem>> {
         let unserved = |field: &str, what: &str, cause: &str, remedy: &str| {
             Problem::new(
@@ -189,8 +189,8 @@ impl std::fmt::Display for HeadlessName {
 pub struct RenderFacts {
     /// The MiniCluster's uid, for owner references. None: rendered for output to a person.
     pub uid: Option<String>,
-    /// The size when the Job was created or last changed before a start. The AgentSpec keeps it while pods run. None:
-    /// the spec's.
+    /// The size when the Job was created, or when its size was last changed before a start. The AgentSpec keeps it while
+    /// pods run. None: the spec's.
     pub initial_size: Option<u32>,
     /// The largest size, fixed when the MiniCluster's first Job was created. None: the spec's.
     pub maximum_size: Option<u32>,

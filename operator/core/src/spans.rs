@@ -154,8 +154,8 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
     })
 }
 
-/// The spans of a pod: an entry for each end of the container that runs Flux that was not seen before. (A container
-/// that is restarted ends several times.) `known`: how many of its ends were seen. None: the pod was not seen before.
+/// The spans of a pod: an entry for each new end of the container that runs Flux. (A container that is restarted ends
+/// several times.) `known`: how many of its ends were seen before. None: the pod was not seen before.
 pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<Traced> {
     let annotation = || pod.metadata.annotations.as_ref()?.get(labels::TRACE);
     let parent = annotation().and_then(|text| text.parse::<TraceParent>().ok());

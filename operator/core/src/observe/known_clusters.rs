@@ -9,7 +9,7 @@ use super::Key;
 use super::cluster::{self, Cluster};
 
 /// A MiniCluster as last seen. It has only what changes with an edit by a user, so that the operator's own status
-/// patches do not count as changes. A change of the spec and the begin of a deletion raise the generation; a change of
+/// patches do not count as changes. A change of the spec and the start of a deletion raise the generation; a change of
 /// labels and annotations does not.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
@@ -80,7 +80,7 @@ impl KnownClusters {
         Some((key, gone.uid))
     }
 
-    /// Handles the begin of a list.
+    /// Handles the start of a list.
     pub fn begin_list(&mut self) {
         self.listed = Some(HashSet::new());
     }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::observe::partial::Partial;
 
-/// Oldest kubelet (major, minor) that mounts images as volumes by default, also with subPath.
+/// Oldest kubelet (major, minor) that mounts images as volumes by default.
 const MIN_KUBELET: (u32, u32) = (1, 35);
 /// Oldest version (major, minor) of each container runtime that can do so.
 const MIN_RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];

@@ -8,7 +8,7 @@ use super::pod::PodSeen;
 use super::pod_end::{PodEnd, end_of, is_follower_failed_by_itself};
 use super::{Kind, Observed, ServicesPodSeen};
 
-/// Most deleted lead pods that are remembered.
+/// Most deleted lead pods that are remembered. A lead that is replaced again and again must not fill the memory.
 const LEADS_KEPT: usize = 4;
 
 impl Observed {
@@ -123,8 +123,8 @@ impl Observed {
     }
 
     /// Whether the pod was removed from a running Job, but not by the Job controller. The Job controller removes pods
-    /// when the Job ends, is suspended or shrinks. (A pod whose end has ended the Job was seen before the pods that are
-    /// removed for that: the watch reports changes of pods in order.)
+    /// when the Job ends, is suspended or shrinks. (If another pod's end has ended the Job, the index has already seen
+    /// that end: the watch reports changes of pods in order.)
     pub(super) fn is_loss(&self, pod: &PodSeen) -> bool {
         let Some(job) = self
             .job

@@ -526,9 +526,9 @@ impl PodSeen {
 /// has the uid.
 fn job_uid(metadata: &ObjectMeta) -> Option<String> {
     let label = || metadata.labels.as_ref()?.get(labels::JOB_UID).map(String::as_str);
-    let is_orphan = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
+    let has_no_owner = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
     controller_uid(metadata)
-        .or_else(|| if is_orphan { label() } else { None })
+        .or_else(|| if has_no_owner { label() } else { None })
         .map(str::to_owned)
 }
 

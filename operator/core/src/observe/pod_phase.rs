@@ -9,7 +9,7 @@ pub enum PodPhase {
     Running,
     Succeeded,
     Failed,
-    /// Kubernetes' own word for a pod whose node does not answer. Also a word that this version does not know.
+    /// Kubernetes' own phase for a pod whose node does not answer. Also any phase that is not listed here.
     Unknown,
 }
 

@@ -79,7 +79,7 @@ impl Volume {
 /// Names of PersistentVolumes in groups.
 type Groups = HashMap<String, BTreeSet<String>>;
 
-/// Moves a name from a group to another. None: it was in no group, or is in none now.
+/// Moves a name from one group to another. None: it was in no group, or is in none now.
 fn regroup(groups: &mut Groups, name: &str, before: Option<&String>, now: Option<&String>) {
     if let Some(before) = before
         && let Some(names) = groups.get_mut(before)

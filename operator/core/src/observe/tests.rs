@@ -19,7 +19,7 @@ fn metadata(name: &str, uid: &str, version: &str) -> ObjectMeta {
 
 /// A queue suspends a Job by itself. The watch of pods may report this before the watch of Jobs.
 #[test]
-fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
+fn deletion_seen_before_its_suspension_is_no_loss() {
     let metadata = |name: &str, version: &str| metadata(name, name, version);
     let index = Index::default();
     let losses = || index.observed(&Key::new("ns", "mc")).losses.len();
@@ -56,7 +56,7 @@ fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
 
 /// The Job controller deletes the pods above a smaller size. The watch of pods may report this first.
 #[test]
-fn pods_deleted_by_shrink_are_no_losses_in_any_watch_order() {
+fn deletion_seen_before_its_shrink_is_no_loss() {
     let metadata = |name: &str, version: &str| metadata(name, name, version);
     let index = Index::default();
     let lost = || {
@@ -171,7 +171,7 @@ fn old_node_counts_only_for_pods_that_may_use_it() {
 
 /// The node controller marks a pod only if it was ready.
 #[test]
-fn pods_of_a_silent_node_are_lost_ready_or_not() {
+fn pods_of_a_silent_node_are_marked_even_if_never_ready() {
     let metadata = |name: &str| metadata(name, name, "1");
     let index = Index::default();
     let key = Key::new("ns", "mc");
@@ -318,7 +318,7 @@ fn job_that_is_gone_does_not_return_with_an_earlier_answer() {
 }
 
 #[test]
-fn services_pod_counts_as_evicted_and_not_when_it_failed() {
+fn services_pod_counts_as_evicted_unless_it_failed_by_itself() {
     let was_evicted = |status: serde_json::Value| {
         let labels = serde_json::json!({ (labels::SERVICES_OF): "mc" });
         let pod = serde_json::json!({

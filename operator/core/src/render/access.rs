@@ -1,5 +1,5 @@
-//! The fsGroup and the file modes with which the runner can read its Secrets (such as the curve certificate), whatever
-//! its user is, and with which as few other users as possible can. Only the runner's container mounts these Secrets.
+//! Decides the fsGroup and the file modes of the runner's Secrets (such as the curve certificate). The runner can read
+//! them, whatever its user is, and as few other users as possible can. Only the runner's container mounts these Secrets.
 //!
 //! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read
 //! them through the pod's fsGroup: the kubelet gives the files that group and lets it read them (mode 0400 becomes
@@ -33,8 +33,8 @@ use serde_json::{Value, json};
 const GROUP: i64 = 65532;
 const OWNER_ONLY: i32 = 0o400;
 const EVERYONE: i32 = 0o444;
-/// The sources of volumes without user data that an fsGroup would change: the kubelet makes their files for the pod, or
-/// leaves their ownership as it is.
+/// Sources of volumes in which an fsGroup changes no user data: the kubelet makes their files for the pod, or leaves
+/// their ownership as it is.
 const UNCHANGED: [&str; 8] = [
     "configMap",
     "downwardAPI",

@@ -241,7 +241,7 @@ pub(super) fn runner(
         volumes::for_runner(cluster, view),
         user_volumes.mounts(&runner.container),
     ));
-    // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
+    // A terminal mixes stdout and stderr and ends lines in CR LF. So the container has one only if a person may attach.
     let is_idle = runner.program == Program::Persistent && cluster.restful.is_none();
     let terminal = (cluster.interactive || is_idle).then_some(true);
     container.stdin = terminal;

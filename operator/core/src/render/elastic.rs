@@ -64,8 +64,8 @@ impl Elastic {
     /// `maximum`: the MiniCluster's largest size. `is_new_start`: the ConfigMap has this size now.
     ///
     /// `suspend` is patched only if it has changed in the spec: somebody may have resumed a Job that was created
-    /// suspended. A Job that is resumed gets its whole deadline again, since a resume begins it again. Before, the Job
-    /// may have less in its spec: a Job that replaces another after a restart gets only the rest of the deadline.
+    /// suspended. A Job that is resumed gets the whole deadline, since a resume restarts it. Until then, the Job's spec
+    /// may have less: a Job that replaces another after a restart gets only the rest of the deadline.
     pub fn patch(
         self,
         cluster: &ValidMiniCluster,

@@ -59,7 +59,7 @@ pub(crate) fn build(
     for (key, value) in &cluster.job_labels {
         labels.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    metadata.annotations = Some(
+    let annotations = metadata.annotations.insert(
         [
             (
                 labels::MAXIMUM_SIZE.to_owned(),
@@ -73,10 +73,10 @@ pub(crate) fn build(
         ]
         .into(),
     );
-    if let (Some(annotations), Some(hash)) = (&mut metadata.annotations, &facts.spec_hash) {
+    if let Some(hash) = &facts.spec_hash {
         annotations.insert(labels::SPEC_HASH.to_owned(), hash.clone());
     }
-    if let (Some(annotations), Some(hash)) = (&mut metadata.annotations, super::overlay_hash(cluster)) {
+    if let Some(hash) = super::overlay_hash(cluster) {
         annotations.insert(labels::OVERLAY_HASH.to_owned(), hash);
     }
     queueing::on_job(cluster, &mut metadata);
@@ -263,7 +263,7 @@ mod tests {
             .collect()
     }
 
-    /// The user's program in it is not tried again, and its exit code is not one of the agent.
+    /// The program of a user's init container is not retried, and its exit code is none of the agent's.
     #[test]
     fn users_init_container_fails_the_job_and_is_named_in_pods() {
         let init = "[{name: fetch, image: f}, {name: beside, image: b, restartPolicy: Always}, {name: side, tty: true}, {name: gone, $patch: delete}]";

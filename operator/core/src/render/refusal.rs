@@ -92,8 +92,8 @@ fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
     }
 }
 
-/// The path in the overlay for a path in the object. Items of lists are matched by their merge keys. None: the path
-/// names a field or an item of a list with a merge key that the object has, and the overlay has not.
+/// The path in the overlay for a path in the object. Items of lists are matched by their merge keys. None: the overlay
+/// lacks the named field, which the object has, or the named item of a list with a merge key.
 fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     let below = path.strip_prefix(applied.at)?.trim_start_matches('.');
     let (mut sent, mut overlay) = (applied.template_in(&applied.sent), Some(&applied.overlay));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn view_image_needs_no_view_unless_spec_asks_for_copy() {
+    fn views_own_image_gets_links_unless_spec_asks_for_copy() {
         let facts = RenderFacts::default();
         let one = "containers: [{image: 'view:1'}]";
         for of_installation in [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy] {

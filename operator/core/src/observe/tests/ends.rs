@@ -82,7 +82,7 @@ fn agents_report_counts_when_the_runtime_saw_no_end() {
 }
 
 #[test]
-fn failed_job_names_the_pod_in_its_message() {
+fn index_of_the_pod_is_read_from_a_failed_jobs_message() {
     let index = |message: &str| {
         let condition = job::TrueCondition {
             reason: "PodFailurePolicy".into(),

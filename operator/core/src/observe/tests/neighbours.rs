@@ -1,4 +1,4 @@
-//! Containers that a webhook puts beside ours, and pods that have lost their Job.
+//! Containers that a webhook puts beside ours, leads that were shut down, and pods that have lost their Job.
 
 use super::*;
 use crate::observe::pod::PodStatusObject;
