@@ -23,7 +23,7 @@ pub fn flux_subcommand(words: &[String]) -> Option<&str> {
     words.get(flux + 1).map(String::as_str)
 }
 
-/// The words of a submit command that runs `flux`, so that options in it are Flux's own. Empty: it runs another program.
+/// The words of a submit command that runs `flux`, whose options are Flux's own. Empty: it runs another program.
 pub fn options_of_flux(submit_command: &[String]) -> &[String] {
     if flux_subcommand(submit_command).is_some() {
         submit_command

@@ -340,7 +340,7 @@ fn relative_links_of_the_readmes_lead_to_files() {
     }
 }
 
-/// Readers paste commands. `kubectl wait` times out after 30 s by default, and files of the checkout must not be changed.
+/// Readers paste commands. `kubectl wait` times out after 30 s by default. Files of the checkout must stay unchanged.
 #[test]
 fn pages_have_no_command_that_fails_when_pasted() {
     let mut pages: Vec<PathBuf> = folders()
