@@ -145,7 +145,7 @@ impl Default for Facts {
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
             terminal: false,
-            // `/` is not listed as present: without it, plans do not take unlisted homes for missing ones.
+            // Without `/`, a home that is not listed does not count as missing (`is_missing` in `plan/user.rs`).
             present: [
                 paths::FALLBACK_HOME,
                 paths::CURVE_FILE,
@@ -321,7 +321,7 @@ mod tests {
         // The kubelet sets no quota with `cpuCFSQuota: false`.
         assert_eq!(usable(64, None, Some(4.0)), 4);
         assert_eq!(usable(64, None, Some(3.5)), 3);
-        // A quota is that of the present, also after a resize of the pod.
+        // After a resize of the pod, the quota is current, and the spec's limit is not.
         assert_eq!(usable(64, Some(8.0), Some(4.0)), 8);
         assert_eq!(usable(64, Some(2.0), Some(4.0)), 2);
     }

@@ -125,7 +125,7 @@ pub enum PodContainer {
 /// Plans what the container does on the host that `facts` describe.
 pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Result<Plan, PlanError> {
     let mut resolved = Resolved::new(spec, facts)?;
-    // `sidecar_command`: what a sidecar's snippets find as `$command`. In the runner, it is that of the spec's program.
+    // `sidecar_command`: the value of `$command` in a sidecar's snippets. In the runner's, it is the spec's program.
     let (role, steps, sidecar_command) = match container {
         PodContainer::Sidecar(name) => {
             let sidecar = spec

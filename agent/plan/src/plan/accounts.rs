@@ -111,7 +111,7 @@ fn new_accounts(resolved: &Resolved) -> Vec<Account> {
 /// The users whose home exists, but belongs to somebody else.
 pub fn home_notices(resolved: &Resolved) -> Vec<String> {
     let notice = |Account { name, home, owner }: Account| {
-        // Root's home may be one that another pod has just created, and gives to the user next.
+        // If root owns the home, another pod may have just created it, and will give it to the user next.
         let found = *resolved.facts.home_owners.get(&home)?;
         (found != 0 && found != owner.uid).then(|| {
             format!(
@@ -200,7 +200,7 @@ mod tests {
         );
     }
 
-    /// The uids that new users get, with `owners` of the folders in /home and the text of the password file.
+    /// The uids that new users get, and the notices. `owners`: the names of the folders in /home, and their owners.
     fn uids(users: &[&str], owners: &[(&str, u32)], passwd: &str) -> (Vec<(String, u32)>, Vec<String>) {
         let mut spec = AgentSpec::from_toml("name='mc'\n[view]\nenabled=false\n").unwrap();
         spec.users = users.iter().map(|name| (*name).to_owned()).collect();
@@ -231,7 +231,7 @@ mod tests {
             (&["ada", "grace"], &[("grace", 1001)], &[1002, 1001]),
             // The home of a user who is not listed.
             (&["grace"], &[("ada", 1001)], &[1002]),
-            // Another pod has created it, and not yet given it to the user.
+            // Another pod has created the home, and not yet given it to the user.
             (&["grace"], &[("grace", 0)], &[1001]),
         ] {
             let (created, notices) = uids(users, owners, "");

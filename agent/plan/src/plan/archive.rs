@@ -2,7 +2,7 @@
 //! dump replaces the archive if it is complete, even if the job has failed. If the broker itself has failed, the
 //! archive stays as it was.
 //!
-//! Whether there is an archive is no fact of the plan: a snippet may fetch it, and perhaps only Flux's user can see it.
+//! The facts do not say whether there is an archive: a snippet may fetch it, and perhaps only Flux's user can see it.
 //! The executor looks for it directly before the broker starts, and adds the option that restores it.
 
 use sha2::{Digest, Sha256};

@@ -131,7 +131,7 @@ mod tests {
         );
         assert!(
             of(None, pinned(-997, None)).on,
-            "… of Kubernetes 1.33 and later, without"
+            "the same since Kubernetes 1.33, without a quota"
         );
         assert!(
             of(None, pinned(0, None)).on,

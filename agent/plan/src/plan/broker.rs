@@ -133,7 +133,7 @@ pub fn system_link(resolved: &Resolved) -> Option<Step> {
 }
 
 /// The link from v1alpha1's path of the broker's socket to the socket, and its folder `SYSTEM_RUN`, if they can be
-/// made. The folder is a real one, not a link to the socket's folder. Otherwise the link would take the socket's own
+/// made. The folder is a real one: if it were a link to the socket's folder, the link in it would be at the socket's own
 /// path and lead to itself.
 fn socket_link(resolved: &Resolved) -> Vec<Step> {
     let facts = resolved.facts;
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn r_covers_all_hosts_unchecked_when_needed_before_they_join() {
+    fn r_is_unchecked_when_elastic_and_checked_for_one_broker() {
         let table = toml_of("name='mc'\nsize=4\nmax_size=8", Facts::default());
         assert_eq!(
             at(&table, "resource/path").unwrap().as_str(),

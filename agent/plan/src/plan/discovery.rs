@@ -63,7 +63,7 @@ fn keeps_old_r(resolved: &Resolved) -> bool {
     resolved.is_lead() && resolved.spec.archive.is_some() && !removes_old_r(resolved)
 }
 
-/// A notice if the R of all nodes has the lead's resources only since Flux is too old.
+/// A notice if R has the lead's resources for all nodes, and the only reason is that Flux is too old.
 pub fn notice(resolved: &Resolved) -> Option<String> {
     let is_too_old = resolved.is_lead() && is_possible(resolved) && !is_discovered(resolved);
     is_too_old.then(|| {
@@ -241,12 +241,12 @@ impl Writer {
             let bus_id = format!("0000:{:02x}:{:02x}.0", 1 + gpu / 32, gpu % 32);
             let kind = "pci_type=\"0302 [0000:0000] [0000:0000] 00\" pci_link_speed=\"0.000000\"";
             let device = self.tag("PCIDev", &format!("pci_busid=\"{bus_id}\" {kind}"));
-            let gpu = self.tag(
+            let backend = self.tag(
                 "OSDev",
                 &format!("name=\"gpu{gpu}\" subtype=\"OpenCL\" osdev_type=\"5\""),
             );
             self.line(&format!(
-                "{device}{gpu}<info name=\"Backend\" value=\"OpenCL\"/></object></object>"
+                "{device}{backend}<info name=\"Backend\" value=\"OpenCL\"/></object></object>"
             ));
         }
         self.close();

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// How many times in a row a follower's broker is restarted before the pod fails.
-pub const RESTART_LIMIT: u32 = 10;
+const RESTART_LIMIT: u32 = 10;
 /// Name of Flux's process that runs a job's tasks on a node.
 const JOB_SHELL: &str = "flux-shell";
 

@@ -207,7 +207,7 @@ fn result_file(resolved: &Resolved) -> Step {
 
 /// The words before the program. `flux-agent program` records how the program ended. At a stop, it sends SIGTERM to the
 /// program or, with `--jobs`, to the jobs instead, and gives them `--within` seconds. If the program fails and is
-/// `--retried`, it cancels the jobs that wait; after a stop only if they are not `--archived`.
+/// `--retried`, it cancels the pending jobs; after a stop only if they are not `--archived`.
 fn wrapper(resolved: &Resolved) -> Vec<String> {
     let mut words = vec![
         resolved.paths.agent(),
@@ -222,8 +222,8 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
         Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
     };
     words.extend(waits_for_jobs.then(|| "--jobs".into()));
-    // A restarted container has the state of its earlier start. In an instance that stays up for people, the jobs that
-    // wait are theirs.
+    // A restarted container has the state of its earlier start. In an instance that stays up for people, the pending
+    // jobs are theirs.
     if resolved.spec.runner.program.is_from_user() && restarts_of_container(resolved) > 0 {
         words.push("--retried".into());
         words.extend(resolved.spec.archive.is_some().then(|| "--archived".into()));

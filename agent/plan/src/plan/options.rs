@@ -160,7 +160,7 @@ mod tests {
             tbon_options(&format!("connect_timeout='5s'\n{own_timeout}")),
             [fanout]
         );
-        // No default, so the option stays.
+        // 9s is not the default, so the option stays.
         assert_eq!(
             tbon_options(&format!("connect_timeout='9s'\n{own_timeout}")),
             [fanout, "connect_timeout=9s"]

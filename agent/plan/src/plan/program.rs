@@ -174,7 +174,7 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     agent_batch.extend(is_verbose(resolved).then(|| Word::literal("--events")));
     agent_batch.push(Word::literal("--"));
     let mut flux_batch = literals(["flux", "batch"]);
-    // Before the user's flags, so that their `--broker-opts` overrides this one. A directive is overridden by it.
+    // Before the user's flags, so that their `--broker-opts` overrides this option, which overrides directives.
     if !batch::sets_config(&directives) {
         flux_batch.extend(batch::config_option(resolved).map(Word::Literal));
     }
@@ -250,7 +250,6 @@ fn size_flags(resolved: &Resolved) -> Vec<String> {
     let spec = resolved.spec;
     let nodes = |count: u32| ["-N".to_owned(), count.to_string()];
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
-    let mut flags = Vec::new();
     let image_flags = image_flags(resolved);
     let words = submission::options_of_flux(&spec.flux.submit_command)
         .iter()
@@ -268,13 +267,14 @@ fn size_flags(resolved: &Resolved) -> Vec<String> {
     };
     // Flux rejects these options together with a number of tasks, and 1 is only the default. Then it is left out.
     let default_tasks_are_left_out = spec.tasks == 1 && !per_resource.is_empty();
-    // Flux would distribute the cores evenly over the nodes, and reject other numbers.
+    // With `-N`, Flux would distribute the cores evenly over the nodes, and reject a number that does not divide evenly.
     if default_tasks_are_left_out
         && per_resource.contains(&"--cores")
         && !per_resource.contains(&"--gpus-per-node")
     {
-        return flags;
+        return Vec::new();
     }
+    let mut flags = Vec::new();
     let task_count = if default_tasks_are_left_out { 0 } else { spec.tasks };
     match (task_count, spec.elastic) {
         // 0 tasks (the default is 1): only the number of nodes is given, so the job gets all of them.
@@ -373,7 +373,7 @@ mod tests {
             with("size=4\nquorum=2\nelastic=true", "'--tasks-per-node=2'"),
             "-N 2 --tasks-per-node=2"
         );
-        // In a batch, this is the command of each line. Another program's options are not Flux's.
+        // In a batch, the submit command is that of each line. Another program's options are not Flux's.
         let batch = "\n[runner.program]\nmode='batch'\nlines=[{number=0,text='true'}]\n";
         for (command, program) in [
             ("'flux', 'submit', '--cores=2'", batch),

@@ -148,8 +148,8 @@ impl<'a> Resolved<'a> {
         self.is_flux_looked_up().then_some(FluxLookup { word, link })
     }
 
-    /// The folder of the image's `flux`, if the container's PATH does not have it: that below the spec's install root,
-    /// or one that a snippet has put on the PATH.
+    /// The folder of the image's `flux` to append to PATH: the one below the spec's install root, or one that a snippet
+    /// has put on the PATH and the container's own PATH lacks.
     pub fn flux_folder_beside_path(&self) -> Option<String> {
         let folder_of = |flux: &str| flux.strip_suffix("/flux").map(str::to_owned);
         if let Some(flux) = self.flux_in_install_root() {
@@ -227,7 +227,7 @@ fn logs(spec: &AgentSpec, facts: &Facts) -> String {
 pub fn time_to_end(resolved: &Resolved) -> f64 {
     let grace = resolved.facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD) as f64;
     // The instance shuts down in two seconds, on a busy node in four: the reserve is a quarter of the grace period, but
-    // at least 4 seconds, and at most 10. How long it takes to dump the state to the archive is not known. The program
+    // at least 4 seconds, and at most 10. With an archive, it is half: how long the dump takes is not known. The program
     // gets at least half of the grace period.
     let reserve = if resolved.spec.archive.is_some() {
         grace / 2.0
@@ -267,7 +267,6 @@ fn share(grace: u64, fraction: f64) -> f64 {
 fn hostname(spec: &AgentSpec, facts: &Facts) -> Result<String, PlanError> {
     let host = |index| Ok(flux_shared::names::host(&spec.name, index));
     match (facts.index, facts.hostname.is_empty()) {
-        // The host name is the node's.
         (Some(index), _) if spec.network.host_network => host(index),
         (None, false) if spec.network.host_network => Err(PlanError::NoIndex {
             host: facts.hostname.clone(),

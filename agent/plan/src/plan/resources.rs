@@ -76,7 +76,7 @@ pub fn snippet_step(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
         },
         config,
         owner: resolved.agent_owner(),
-        // `logging.strict` is no matter of logs: it says whether failures of snippets end the container. An R that
+        // `logging.strict` is not about logs: it says whether failures of snippets end the container. An R that
         // cannot be used counts as such a failure.
         strict: resolved.spec.logging.is_strict(),
     };

@@ -32,7 +32,7 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
     }
 }
 
-/// Whether the user's part of broker.toml, or the whole of it, has a table that only Fluxion reads.
+/// Whether one of the user's parts of broker.toml (`flux.configs`) has a table that only Fluxion reads.
 fn has_fluxions_table(resolved: &Resolved) -> bool {
     broker::users_tables(resolved).any(|table| table.keys().any(|key| key.starts_with("sched-fluxion-")))
 }

@@ -1,6 +1,6 @@
-//! The user's search paths, which Flux from a view must not follow: an old library in LD_LIBRARY_PATH, a profiler of
-//! the image's in LD_PRELOAD, or a module in PYTHONPATH that has the name of one of Flux's, would break the broker and
-//! the commands that the agent runs.
+//! The user's search paths, which Flux from a view must not follow. An old library in LD_LIBRARY_PATH, a profiler in
+//! LD_PRELOAD, or a module in PYTHONPATH with the name of one of Flux's modules would break the broker and the commands
+//! that the agent runs.
 //!
 //! Brokers start without these variables, and carry the user's values in variables with other names. From those,
 //! `flux-agent program` restores them for the user's program, and the job shell for tasks. An image's own Flux may need

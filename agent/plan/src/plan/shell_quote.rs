@@ -1,4 +1,4 @@
-//! Quotes words for display, as a person would type them in a shell.
+//! Quotes words as a person would type them in a shell: for display, and for the agent's scripts.
 
 use flux_shared::command_words::{Word, WordPart};
 

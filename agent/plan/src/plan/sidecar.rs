@@ -5,8 +5,8 @@ use flux_shared::command_words::Word;
 
 use super::resolved::grace_share;
 use super::{
-    AtEnd, Content, InstancePart, Launch, Mode, Owner, PlanError, Resolved, SignalTarget, Stdout, Step,
-    environment, snippets, user,
+    AtEnd, Content, InstancePart, Launch, Mode, PlanError, Resolved, SignalTarget, Stdout, Step, environment,
+    snippets, user,
 };
 
 /// All steps of the sidecar `name`.
@@ -109,14 +109,10 @@ fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<S
         return Ok(None);
     };
     let content = Content::Text(super::snippets::with_shebang(resolved, text, "the script")?);
-    let owner = Owner {
-        uid: resolved.facts.uid,
-        gid: resolved.facts.gid,
-    };
     let step = Step::File {
         path: script_path(resolved, name),
         mode: Mode(0o755),
-        owner,
+        owner: resolved.agent_owner(),
         content,
     };
     Ok(Some(step))

@@ -165,7 +165,7 @@ fn as_flux(resolved: &Resolved) -> String {
 }
 
 /// A script's text, with a `#!` line for the image's shell if it has none. Blanks and a byte order mark before the
-/// user's `#!` are dropped: the kernel reads it only at the begin of the file.
+/// user's `#!` are dropped: the kernel reads it only at the beginning of the file.
 pub fn with_shebang(resolved: &Resolved, text: &str, what: &str) -> Result<String, PlanError> {
     let from_shebang = text.trim_start_matches(['\u{feff}', '\n', '\r', ' ', '\t']);
     if from_shebang.starts_with("#!") {

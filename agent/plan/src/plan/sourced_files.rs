@@ -52,7 +52,8 @@ fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
     exports.extend(resolved.python_path().map(|_| current_value("PYTHONPATH")));
     let users_variables = resolved.spec.flux.environment.iter();
     exports.extend(users_variables.map(|(name, value)| (name.clone(), Word::literal(value))));
-    // After the user's variables, which may set FLUX_SHELL_RC_PATH. Its value has their folders, the view's and the agent's.
+    // After the user's variables, which may set FLUX_SHELL_RC_PATH: its current value has the view's and the agent's
+    // folders, too.
     exports.extend([current_value(shell_defaults::RC_PATH_VARIABLE)]);
     exports
 }
