@@ -22,7 +22,7 @@ fn facts(index: u32) -> Facts {
     }
 }
 
-fn run(spec: &AgentSpec, facts: &Facts) -> Plan {
+fn plan_of(spec: &AgentSpec, facts: &Facts) -> Plan {
     build(spec, facts, &PodContainer::Runner).unwrap()
 }
 
@@ -91,7 +91,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
             })
             .collect()
     };
-    let lead = run(&spec, &facts(0));
+    let lead = plan_of(&spec, &facts(0));
     // The first `environment` appends the view's folders for `init`, the second withdraws them. The third is for all
     // later steps.
     let want = [
@@ -127,7 +127,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
         "snippet post",
         "end-shell",
     ];
-    assert_eq!(without_files(&run(&spec, &facts(1))), want);
+    assert_eq!(without_files(&plan_of(&spec, &facts(1))), want);
 }
 
 /// As in v1alpha1: a snippet may create the user itself.
@@ -142,7 +142,7 @@ fn snippets_run_before_user_is_made_when_image_brings_flux() {
             ..facts(0)
         };
         // Leaves out the agent's own files, which come first, and everything from the next directory on.
-        let steps = outline(&run(&spec, &facts)).into_iter();
+        let steps = outline(&plan_of(&spec, &facts)).into_iter();
         let steps = steps
             .skip_while(|line| !line.starts_with("file"))
             .skip_while(|line| line.starts_with("file"));
@@ -214,7 +214,7 @@ fn blank_snippets_are_no_steps_and_need_no_shell() {
         shell: None,
         ..facts(0)
     };
-    let steps = outline(&run(&spec, &scratch));
+    let steps = outline(&plan_of(&spec, &scratch));
     assert!(
         !steps
             .iter()
@@ -262,7 +262,7 @@ fn host_missing_from_the_hostlist_fails_with_a_remedy() {
 
 #[test]
 fn a_cluster_without_a_command_has_a_broker_without_a_program() {
-    let headless = argv(&run(&spec("size = 2"), &facts(0)));
+    let headless = argv(&plan_of(&spec("size = 2"), &facts(0)));
     assert!(
         headless
             .starts_with("/mnt/flux/view/bin/flux broker --config-path /mnt/flux/config/etc/flux/config -S")
@@ -273,10 +273,10 @@ fn a_cluster_without_a_command_has_a_broker_without_a_program() {
         terminal: true,
         ..facts(0)
     };
-    assert!(!argv(&run(&spec("size = 2"), &terminal)).contains("rc2_none"));
+    assert!(!argv(&plan_of(&spec("size = 2"), &terminal)).contains("rc2_none"));
     let interactive =
         spec("size = 2\n[runner]\ninteractive = true\nprogram = {mode = 'submit', words = ['hostname']}\n");
-    let plan = run(&interactive, &terminal);
+    let plan = plan_of(&interactive, &terminal);
     assert!(argv(&plan).contains("-Sbroker.rc2_none") && !argv(&plan).contains("hostname"));
     // The notice says that the command is not run.
     assert_eq!(plan.notices.len(), 1);
@@ -287,7 +287,7 @@ fn wrap_precedes_the_broker_without_a_program() {
     let wrap = "[flux]\nwrap = 'env,A=b'\n";
     let interactive = "[runner]\ninteractive = true\nprogram = {mode = 'submit', words = ['hostname']}\n";
     for users in ["", interactive] {
-        let plan = run(&spec(&format!("{wrap}{users}")), &facts(0));
+        let plan = plan_of(&spec(&format!("{wrap}{users}")), &facts(0));
         assert!(
             argv(&plan).starts_with("env A=b /mnt/flux/view/bin/flux broker "),
             "{}",
@@ -300,7 +300,7 @@ fn wrap_precedes_the_broker_without_a_program() {
 #[test]
 fn quorum_option_is_set_unless_it_is_the_whole_instance() {
     let quorum = |text: &str| {
-        let argv = argv(&run(&spec(text), &facts(0)));
+        let argv = argv(&plan_of(&spec(text), &facts(0)));
         argv.split(' ')
             .find_map(|word| word.strip_prefix("-Sbroker.quorum=").map(str::to_owned))
     };
@@ -317,7 +317,7 @@ fn quorum_option_is_set_unless_it_is_the_whole_instance() {
 #[test]
 fn followers_wait_for_their_own_parent() {
     let wait = |text: &str, index: u32| {
-        run(&spec(text), &facts(index))
+        plan_of(&spec(text), &facts(index))
             .steps
             .into_iter()
             .find_map(|step| match step {
@@ -351,7 +351,7 @@ fn followers_wait_for_their_own_parent() {
 #[test]
 fn followers_have_resources_with_the_users_broker_toml() {
     let has_resources = |text: &str| {
-        run(&spec(text), &facts(1)).steps.iter().any(
+        plan_of(&spec(text), &facts(1)).steps.iter().any(
             |step| matches!(step, Step::File { path, .. } if path == "/mnt/flux/config/etc/flux/system/R"),
         )
     };
@@ -366,12 +366,12 @@ fn dump_is_written_beside_the_archive() {
     facts.attempt = "00112233445566ff".into();
     let dump = "/state/.flux-dump-568bca65692d2ab9-00112233445566ff.tar.gz";
     assert!(
-        argv(&run(&spec, &facts)).ends_with(&format!("-Scontent.dump={dump}")),
+        argv(&plan_of(&spec, &facts)).ends_with(&format!("-Scontent.dump={dump}")),
         "{}",
-        argv(&run(&spec, &facts))
+        argv(&plan_of(&spec, &facts))
     );
     assert!(
-        !argv(&run(
+        !argv(&plan_of(
             &AgentSpec { size: 2, ..spec },
             &Facts {
                 index: Some(1),
@@ -385,7 +385,7 @@ fn dump_is_written_beside_the_archive() {
 #[test]
 fn a_batch_of_another_user_writes_where_that_user_can() {
     let user = "[runner.user]\nname = 'flux'\nuid = 1000\n";
-    let words = argv(&run(
+    let words = argv(&plan_of(
         &spec(&format!(
             "{user}[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n"
         )),
@@ -398,15 +398,15 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
         "{words}"
     );
     let mut own = spec("[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n");
-    assert!(!argv(&run(&own, &facts(0))).contains("--output"));
+    assert!(!argv(&plan_of(&own, &facts(0))).contains("--output"));
     let read_only = Facts {
         writable: ["/tmp".to_owned()].into(),
         ..facts(0)
     };
-    assert!(argv(&run(&own, &read_only)).contains("--output=/tmp/fluxout/flux-{{id}}.out"));
+    assert!(argv(&plan_of(&own, &read_only)).contains("--output=/tmp/fluxout/flux-{{id}}.out"));
     let mut chosen = own.clone();
     chosen.flux.option_flags = vec!["--output=/shared/mine.out".into()];
-    let words = argv(&run(&chosen, &read_only));
+    let words = argv(&plan_of(&chosen, &read_only));
     assert!(
         words.contains("--output=/shared/mine.out") && words.contains("--shows=/shared/mine.out"),
         "{words}"
@@ -422,7 +422,7 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
     });
     own.runner.working_dir = Some("/work".into());
     assert!(
-        !argv(&run(&own, &facts(0))).contains("--output"),
+        !argv(&plan_of(&own, &facts(0))).contains("--output"),
         "the working directory is given to the user"
     );
 }
@@ -430,7 +430,7 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
 #[test]
 fn batch_script_is_in_config_for_any_working_directory() {
     let spec = spec("[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n");
-    let plan = run(
+    let plan = plan_of(
         &spec,
         &Facts {
             working_directory: "/shared".into(),
@@ -446,7 +446,7 @@ fn batch_script_is_in_config_for_any_working_directory() {
 #[test]
 fn unusable_home_variable_is_replaced() {
     let home = |facts: &Facts| {
-        let plan = run(&spec(""), facts);
+        let plan = plan_of(&spec(""), facts);
         let set = plan.steps.iter().find_map(|step| match step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
                 EnvChange::Set {
@@ -492,7 +492,7 @@ fn missing_home_is_replaced_unless_it_can_be_created() {
             ..facts(0)
         };
         facts.environment.insert("HOME".into(), home.into());
-        let steps = run(&spec(""), &facts).steps;
+        let steps = plan_of(&spec(""), &facts).steps;
         steps.iter().find_map(|step| match step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
                 EnvChange::Set { name, value } if name == "HOME" => Some(value.resolve(|_| None)),
@@ -531,7 +531,7 @@ fn account_without_its_home_gets_the_fallback() {
             writable: ["/".to_owned()].into(),
             ..facts(0)
         };
-        let plan = run(
+        let plan = plan_of(
             &spec(&format!("[runner.user]\nname = '{user}'\nuid = 1001\n")),
             &facts,
         );
@@ -565,7 +565,7 @@ fn user_is_created_before_its_home_if_etc_is_read_only() {
             writable: paths(writable),
             ..facts(0)
         };
-        let plan = run(
+        let plan = plan_of(
             &spec("users = ['ada']\n[runner.user]\nname = 'flux'\nuid = 1000\n"),
             &facts,
         );
@@ -603,7 +603,7 @@ fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
         facts
             .environment
             .extend(own.map(|own| ("TMPDIR".into(), own.to_owned())));
-        let plan = run(&spec(""), &facts);
+        let plan = plan_of(&spec(""), &facts);
         let creates_folder = outline(&plan).contains(&"directory /mnt/flux/config/tmp".to_owned());
         let set = plan.steps.iter().find_map(|step| match step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
@@ -627,7 +627,7 @@ fn flux_uri_of_the_container_is_removed() {
     facts
         .environment
         .insert("FLUX_URI".into(), "local:///gone".into());
-    let plan = run(&spec(""), &facts);
+    let plan = plan_of(&spec(""), &facts);
     let removed = EnvChange::Remove {
         name: "FLUX_URI".into(),
     };
@@ -644,7 +644,7 @@ fn unusable_shell_variable_is_replaced() {
         facts
             .environment
             .extend(own.map(|own| ("SHELL".into(), own.to_owned())));
-        let plan = run(&spec(""), &facts);
+        let plan = plan_of(&spec(""), &facts);
         let Step::Environment { changes } = &plan.steps[0] else {
             unreachable!()
         };
@@ -702,10 +702,10 @@ fn install_root_precedes_path_when_view_is_disabled() {
             .iter()
             .any(|step| matches!(step, Step::Environment { changes } if changes.contains(&change)))
     };
-    let plan = run(&spec, &facts);
+    let plan = plan_of(&spec, &facts);
     assert!(argv(&plan).starts_with("/usr/bin/flux ") && !appended(&plan));
     facts.present.insert("/opt/flux/bin/flux".into());
-    let plan = run(&spec, &facts);
+    let plan = plan_of(&spec, &facts);
     assert!(argv(&plan).starts_with("/opt/flux/bin/flux ") && appended(&plan));
 }
 
@@ -717,7 +717,7 @@ fn unknown_sidecar_is_an_error() {
 
 #[test]
 fn certificate_is_only_in_the_step_that_writes_its_file() {
-    let plan = run(&spec("size = 2"), &facts(0));
+    let plan = plan_of(&spec("size = 2"), &facts(0));
     let with = plan
         .steps
         .iter()
@@ -736,11 +736,11 @@ fn lost_lead_is_planned_without_the_users_program() {
         restarts_left: Some(restarts_left),
         ..facts(index)
     };
-    assert_eq!(outline(&run(&spec, &lost(0, 0))), ["lead-lost 0"]);
-    assert_eq!(outline(&run(&spec, &lost(0, 2))), ["lead-lost 2"]);
+    assert_eq!(outline(&plan_of(&spec, &lost(0, 0))), ["lead-lost 0"]);
+    assert_eq!(outline(&plan_of(&spec, &lost(0, 2))), ["lead-lost 2"]);
     assert_eq!(
-        run(&spec, &lost(1, 0)).steps,
-        run(&spec, &facts(1)).steps,
+        plan_of(&spec, &lost(1, 0)).steps,
+        plan_of(&spec, &facts(1)).steps,
         "a follower is replaced with the same plan"
     );
 }
@@ -754,6 +754,6 @@ fn lost_lead_fails_when_there_is_no_operator() {
             restarts_left: None,
             ..facts(0)
         };
-        assert_eq!(outline(&run(&spec, &lost)), ["lead-lost 0"]);
+        assert_eq!(outline(&plan_of(&spec, &lost)), ["lead-lost 0"]);
     }
 }

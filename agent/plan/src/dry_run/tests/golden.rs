@@ -119,9 +119,9 @@ fn differences(old: &[String], new: &[String]) -> String {
     loop {
         let line = match (old.get(in_old), new.get(in_new)) {
             (None, None) => return out,
-            (Some(same), Some(other)) if same == other => {
+            (Some(kept), Some(other)) if kept == other => {
                 (in_old, in_new) = (in_old + 1, in_new + 1);
-                note_place(same, &mut heading, &mut step);
+                note_place(kept, &mut heading, &mut step);
                 continue;
             }
             (None, Some(added)) => {

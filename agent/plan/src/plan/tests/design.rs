@@ -46,7 +46,7 @@ fn waits(plan: &Plan) -> bool {
 fn design_3_3_statement_3_index_0_is_special() {
     for version in VERSIONS {
         let spec = spec_of(version, ", command: work hard");
-        let lead = run(&spec, &with_flux(0));
+        let lead = plan_of(&spec, &with_flux(0));
         assert!(
             lead.role == Role::Lead && writes(&lead, "/program-result") && !waits(&lead),
             "{version}"
@@ -56,7 +56,7 @@ fn design_3_3_statement_3_index_0_is_special() {
             "{version}"
         );
         for index in [1, 2] {
-            let follower = run(&spec, &with_flux(index));
+            let follower = plan_of(&spec, &with_flux(index));
             assert!(
                 follower.role == Role::Follower && !writes(&follower, "/program-result") && waits(&follower),
                 "{version}"
@@ -82,7 +82,7 @@ fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
         };
         let why = build(&spec, &without, &PodContainer::Runner).unwrap_err();
         assert!(matches!(why, PlanError::FluxMissing(_)), "{version}: {why}");
-        let words = argv(&run(&spec, &with_flux(0)));
+        let words = argv(&plan_of(&spec, &with_flux(0)));
         // v1alpha2 serves the RESTful API only on request.
         assert_eq!(
             words.contains("/flux-agent restful "),
@@ -92,7 +92,7 @@ fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
     }
     let mut spec = spec_of("v1alpha2", "");
     spec.runner.restful = Some(Restful::default());
-    let words = argv(&run(&spec, &with_flux(0)));
+    let words = argv(&plan_of(&spec, &with_flux(0)));
     assert!(
         words.contains("/flux-agent restful ") && words.contains("--repository=https://"),
         "{words}"
@@ -105,7 +105,7 @@ fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
     let pin = format!("--commit={RESTFUL_COMMIT}");
     let mut is_pinned = |restful: Restful| {
         spec.runner.restful = Some(restful);
-        argv(&run(&spec, &with_flux(0))).contains(&pin)
+        argv(&plan_of(&spec, &with_flux(0))).contains(&pin)
     };
     assert!(is_pinned(Restful::default()));
     assert!(is_pinned(Restful {
@@ -124,7 +124,7 @@ fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
 fn design_3_3_statement_5_cluster_ends_only_with_a_command() {
     for version in VERSIONS {
         let spec = spec_of(version, ", command: work");
-        let lead = run(&spec, &with_flux(0));
+        let lead = plan_of(&spec, &with_flux(0));
         assert_eq!(launch(&lead).at_end, AtEnd::Exit);
         assert!(
             argv(&lead).ends_with("--watch work"),
@@ -133,13 +133,13 @@ fn design_3_3_statement_5_cluster_ends_only_with_a_command() {
         );
         let persistent = spec_of(version, "");
         assert_eq!(persistent.runner.program, Program::Persistent, "{version}");
-        let lead = run(&persistent, &with_flux(0));
+        let lead = plan_of(&persistent, &with_flux(0));
         let words = argv(&lead);
         // A server that runs until it is stopped, or the broker alone.
         let stays = words.contains("/flux-agent restful ") || words.starts_with("/usr/bin/flux broker ");
         assert!(stays && !words.contains("submit"), "{version}: {words}");
         assert_eq!(launch(&lead).at_end, AtEnd::ExitUnlessStopped, "{version}");
-        let diagnostics = run(&spec_of(version, ", diagnostics: true"), &with_flux(0));
+        let diagnostics = plan_of(&spec_of(version, ", diagnostics: true"), &with_flux(0));
         assert_eq!(launch(&diagnostics).at_end, AtEnd::ExitUnlessStopped, "{version}");
     }
 }

@@ -23,7 +23,7 @@ fn host(dice: &mut Dice) -> Facts {
         MUNGE,
         MUNGE_KEY,
     ];
-    let some = |dice: &mut Dice| {
+    let subset = |dice: &mut Dice| {
         paths
             .into_iter()
             .filter(|_| dice.roll(2) == 0)
@@ -67,9 +67,9 @@ fn host(dice: &mut Dice) -> Facts {
         shell: [None, Some("/bin/bash".into()), Some("/bin/sh".into())][dice.roll(3)].clone(),
         flux_on_path: [None, Some("/usr/bin/flux".into())][dice.roll(2)].clone(),
         terminal: dice.roll(2) == 0,
-        present: some(dice),
-        writable: some(dice),
-        writable_by_flux: some(dice),
+        present: subset(dice),
+        writable: subset(dice),
+        writable_by_flux: subset(dice),
         ..Facts::default()
     }
 }
@@ -85,7 +85,7 @@ fn accepted_manifest_has_a_plan_on_any_host() {
         let spec = derive::agent_spec(&cluster);
         // On the usual host every pod has a plan.
         for index in [0, spec.size - 1] {
-            run(&spec, &facts(index));
+            plan_of(&spec, &facts(index));
         }
         let sidecars = spec
             .sidecars

@@ -3,11 +3,11 @@
 use super::*;
 
 fn follower(text: &str) -> Launch {
-    launch(&run(&spec(&format!("size = 2\n{text}")), &facts(1))).clone()
+    launch(&plan_of(&spec(&format!("size = 2\n{text}")), &facts(1))).clone()
 }
 
 fn lead(text: &str) -> Launch {
-    launch(&run(&spec(&format!("size = 2\n{text}")), &facts(0))).clone()
+    launch(&plan_of(&spec(&format!("size = 2\n{text}")), &facts(0))).clone()
 }
 
 const PROGRAM: &str = "[runner.program]\nmode = 'submit'\nwords = ['true']\n";
@@ -71,7 +71,7 @@ fn complete_workers_spares_the_index_that_ends_the_job() {
             hostname: format!("mc-{index}"),
             ..facts(index)
         };
-        matches!(launch(&run(&spec, &facts)).at_end, AtEnd::Complete { .. })
+        matches!(launch(&plan_of(&spec, &facts)).at_end, AtEnd::Complete { .. })
     };
     let burst = "[network]\nhostlist = 'far-0,mc-[0-1]'\nlead = {address = 'far-0'}\n";
     assert!(completes("", 1));
@@ -103,7 +103,7 @@ fn the_socket_is_the_one_that_the_broker_is_given() {
 fn follower_launch_names_awaited_parent_and_lead_none() {
     assert_eq!((lead("").part, lead("").parent), (InstancePart::Lead, None));
     for text in ["", "[logging]\nzeromq = true\n"] {
-        let plan = run(&spec(&format!("size = 2\n{text}")), &facts(1));
+        let plan = plan_of(&spec(&format!("size = 2\n{text}")), &facts(1));
         let awaited = plan.steps.iter().find_map(|step| match step {
             Step::WaitParent(parent) => Some(parent),
             _ => None,
@@ -127,7 +127,7 @@ fn follower_launch_names_awaited_parent_and_lead_none() {
 #[test]
 fn follower_in_tree_names_the_lead_and_brokers_below_it() {
     let parent_lead_and_below = |index: u32, more: &str| {
-        let plan = run(&spec(&format!("size = 5\n{more}")), &facts(index));
+        let plan = plan_of(&spec(&format!("size = 5\n{more}")), &facts(index));
         let launch = launch(&plan).clone();
         let named = |broker: Option<BrokerAddress>| broker.map(|broker| broker.host[..4].to_owned());
         (named(launch.parent), named(launch.lead), launch.below)
@@ -158,7 +158,7 @@ fn follower_ends_when_lead_name_is_gone_for_good() {
             lead_gone: override_s,
             ..Waits::default()
         };
-        run(&spec(&format!("size = 2\n{text}")), &facts(index))
+        plan_of(&spec(&format!("size = 2\n{text}")), &facts(index))
             .with_waits(waits)
             .waits
             .lead_gone
@@ -248,7 +248,7 @@ fn jobs_of_a_failed_program_are_cancelled_only_before_a_retry() {
             restarts_left,
             ..facts(0)
         };
-        let argv = launch(&run(&spec(text), &facts)).argv.clone();
+        let argv = launch(&plan_of(&spec(text), &facts)).argv.clone();
         ["--retried", "--archived"].map(|word| argv.contains(&Word::literal(word)))
     };
     let archive = "archive = '/state/a.tgz'\n";
@@ -319,7 +319,7 @@ fn shells(logging: &str, facts: &Facts) -> [SnippetShell; 2] {
 
 #[test]
 fn post_and_sidecar_command_are_not_silenced_by_quiet() {
-    let few = |logging: &str| -> Vec<(&str, SnippetPhase, bool)> {
+    let silenced = |logging: &str| -> Vec<(&str, SnippetPhase, bool)> {
         snippets(logging, &facts(0))
             .iter()
             .map(|snippet| (snippet.name, snippet.phase, snippet.silent))
@@ -334,8 +334,8 @@ fn post_and_sidecar_command_are_not_silenced_by_quiet() {
             ("post", SnippetPhase::After, false),
         ]
     };
-    assert_eq!(few("quiet = true"), all(true));
-    assert_eq!(few("quiet = false"), all(false));
+    assert_eq!(silenced("quiet = true"), all(true));
+    assert_eq!(silenced("quiet = false"), all(false));
 }
 
 #[test]
