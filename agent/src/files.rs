@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_name_is_another_one_each_time() {
+    fn temporary_names_differ_between_calls() {
         let root = tempfile::tempdir().unwrap();
         let (folder, name) = open_parent(&root.path().join("x")).unwrap();
         let files = Files::new(root.path(), "lead");

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 /// Runs the program; returns its exit code. `version` is what `--version` prints.
 pub fn main(version: &'static str) -> ExitCode {
-    // Before signals are blocked: the real `flux`, which this process becomes, would inherit that.
+    // Before signals are blocked: the real `flux`, which this process becomes, would inherit the blocked signals.
     if in_instance::flux_wrapper::is_called() {
         report::log::start();
         return in_instance::flux_wrapper::run();

@@ -35,7 +35,7 @@ const CONNECTION_DEADLINE: Duration = Duration::from_secs(8);
 const BROKER_DEADLINE: Duration = Duration::from_secs(3);
 /// How long an answer of the broker is used again.
 const FRESH: Duration = Duration::from_secs(1);
-/// Pause after an accept that failed, because no descriptor is left.
+/// Pause after a failed accept, such as one that found no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Most bytes of a request's head.
 const MAX_HEAD: usize = 4 << 10;

@@ -72,8 +72,8 @@ async fn signal(broker: &Broker, signal: i32) -> bool {
 /// watches for a moment whether a broker that ran its tasks leaves. `stop` ends the watch, since after it all brokers
 /// leave.
 pub async fn node_was_lost(broker: &Broker, stop: impl Future<Output = ()>) -> bool {
-    // The list may lag behind the job's end, and still say that it runs. Asked first: a job that ends between the two
-    // questions is then in both answers, not in neither.
+    // The list may lag behind the end of a job, and still say that the job runs. Running jobs are asked for first: one
+    // that ends between the two questions is then in both answers, not in neither.
     let running = first_in(RUNNING, broker).await;
     let job = first_in(ENDED, broker).await;
     if has_lost_node(&job) && has_ended_within(&job["t_inactive"], ENDED_FOR_LOST_NODE, now()) {

@@ -152,10 +152,10 @@ mod tests {
             left.send(()).unwrap();
         };
         with_fake_broker(broker, async |broker| {
-            let staying = LeadPresence::default();
-            staying.join(&broker).await;
-            assert!(staying.lock().connection.is_some() && is_left.try_recv().is_err());
-            staying.leave();
+            let presence = LeadPresence::default();
+            presence.join(&broker).await;
+            assert!(presence.lock().connection.is_some() && is_left.try_recv().is_err());
+            presence.leave();
             is_left.recv().unwrap();
         });
         let refusing = |mut peer: Peer| {
@@ -176,10 +176,10 @@ mod tests {
             assert_eq!(peer.read(&mut [0]).unwrap(), 0);
         };
         with_fake_broker(accepting, async |broker| {
-            let staying = LeadPresence::default();
-            staying.leave();
-            staying.join(&broker).await;
-            assert!(staying.lock().connection.is_none());
+            let presence = LeadPresence::default();
+            presence.leave();
+            presence.join(&broker).await;
+            assert!(presence.lock().connection.is_none());
         });
     }
 }

@@ -203,7 +203,7 @@ mod tests {
         let bytes = request(ANY, "state-machine.get", "{}");
         let (head, message) = bytes.split_at(8);
         // The length: frames of 0, 17, 3 and 20 bytes, and one byte before each.
-        assert_eq!(head, [0x12, 0, 0xee, 0xff, 0, 0, 0, 43 + 1]);
+        assert_eq!(head, [0x12, 0, 0xee, 0xff, 0, 0, 0, 40 + 4]);
         let frames = frames(message).unwrap();
         assert_eq!(frames[..3], [b"".as_slice(), b"state-machine.get", b"{}\0"]);
         assert_eq!(

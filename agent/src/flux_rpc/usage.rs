@@ -1,7 +1,7 @@
 //! The resources and jobs of an instance, in numbers.
 //!
 //! ```text
-//! `groups.get`, `resource.sched-status`, `resource.status`, `job-list.job-stats` ─► counted (pure) ─► Usage
+//! `groups.get`, `resource.sched-status`, `resource.status`, `job-list.job-stats` ─► count (pure) ─► Usage
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};

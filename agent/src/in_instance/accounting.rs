@@ -16,7 +16,7 @@ pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
         add_users(&mut runner, database, users).await?;
-        // After a stop, this starts nothing and returns the code of the signal.
+        // After a stop, `CommandRunner::run` starts nothing and returns the code of the signal.
         runner.run(command, Output::Inherit).await
     }))
 }
@@ -51,8 +51,9 @@ async fn add_users(runner: &mut CommandRunner, database: &Path, users: &[String]
     Ok(())
 }
 
-/// A command, and one that succeeds if what the first would add exists already.
+/// A command that adds something.
 struct Addition {
+    /// A command that succeeds if it was added before; then `command` does not run. None: `command` always runs.
     exists: Option<Vec<OsString>>,
     command: Vec<OsString>,
 }

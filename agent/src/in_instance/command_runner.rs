@@ -34,9 +34,9 @@ impl CommandRunner {
         })
     }
 
-    /// Runs a command and returns its exit code, also if it does not start. A start is retried as long as the limit of
-    /// processes prevents it. Each stop signal is forwarded. After a stop no command starts: the exit code is then
-    /// that of the signal.
+    /// Runs a command and returns its exit code, also if it does not start. While the limit of processes prevents the
+    /// start, it is retried for up to `RETRY_DEADLINE`. Each stop signal is forwarded. After a stop no command starts:
+    /// the exit code is then that of the signal.
     pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
         let terms = Terms {
             target: SignalTarget::Group,

@@ -117,8 +117,8 @@ fn run_with(args: &ProgramArgs, broker: Option<Broker>) -> Result<u8, Failure> {
     }))
 }
 
-/// Sets the variable to the user's value, which the broker has carried under another name. If the user has set none,
-/// that is empty or missing: removes the variable, whose present value (if any) is for Flux itself.
+/// Sets the variable to the user's value, which the broker has carried under another name. Without a user's value
+/// (missing or empty), removes the variable: its present value, if any, is for Flux itself.
 fn give_back(environment: &mut Environment, name: &str) {
     let kept = environment
         .remove(OsStr::new(&users_value_name(name)))

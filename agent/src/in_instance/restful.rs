@@ -25,8 +25,8 @@ const INSTALLED: &str = ".flux-agent-installed";
 /// Folder in the checkout for the Python modules that pip installs, apart from the image's own.
 const PACKAGES: &str = ".packages";
 /// Constraints for pip, since newer releases break the API. passlib, without a release since 2020, reads a name
-/// that bcrypt removed in 4.1, and fails with bcrypt 5. The API's pages call starlette as before 1.0, and fail with
-/// 1.10.
+/// that bcrypt removed in 4.1, and fails with bcrypt 5. The API's pages use starlette's interface from before 1.0, and
+/// fail with 1.10.
 const CONSTRAINTS: &str = "bcrypt<4.1\nstarlette<1\n";
 const CONSTRAINTS_FILE: &str = ".flux-agent-constraints";
 /// uvicorn's logging configuration: it logs to standard error only. Standard output is discarded, since the API
@@ -349,7 +349,7 @@ impl RestfulServer<'_> {
         Ok(())
     }
 
-    /// Runs a command; returns its exit code. If a stop signal has arrived, the error is an empty line.
+    /// Runs a command; returns its exit code or, after a stop signal, an error with an empty line.
     async fn run(&mut self, argv: impl IntoIterator<Item = OsString>) -> Result<u8, Stopped> {
         let code = self.run_with(argv, Output::Inherit).await?;
         self.runner

@@ -211,9 +211,8 @@ impl Root {
             .map_err(|error| mount_failed("/dev/ptmx", error))
     }
 
-    /// Makes every mount read-only that is not meant to be writable: of the container's mounts, the innermost one
-    /// around it decides. A failure is an error only if this runs as the machine's root: other users can write only to
-    /// their own files anyway.
+    /// Makes every mount read-only, unless the innermost of the container's `mounts` around it is writable. A failure
+    /// is an error only if this runs as the machine's root: other users can write only to their own files anyway.
     fn protect(&self, container: &LocalContainer) -> Result<(), Failure> {
         let binds: Vec<(PathBuf, bool)> = container
             .mounts
@@ -230,10 +229,10 @@ impl Root {
             mounts::below(&self.path).map_err(|error| failed("list", Path::new("the mounts"), &error))?
         {
             // The root folder is the pod's own, and what is below /proc and /dev is the kernel's.
-            let may_stay = mount.point == self.path
+            let stays_writable = mount.point == self.path
                 || is_writable(&mount.point)
                 || kernel_mounts.iter().any(|top| mount.point.starts_with(top));
-            if may_stay {
+            if stays_writable {
                 continue;
             }
             if let Err(error) = mount.make_read_only()

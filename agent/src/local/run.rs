@@ -26,8 +26,7 @@ use crate::supervise::{Event, Supervisor, is_stop, until};
 use crate::system::below;
 use crate::system::raw::{self, ChildSetup};
 
-/// How long the other pods may take to end by themselves after the lead, before they get a stop signal, as in a
-/// cluster.
+/// How long the other pods have to end by themselves once the lead has ended. Then they get a stop signal.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
 
 /// A started container.

@@ -70,7 +70,7 @@ fn concurrent_metrics_requests_share_one_broker_query() {
 
 #[test]
 fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
-    // Like a busy broker: the server closes the oldest connections before it answers.
+    // A busy broker: the server closes the oldest connections before the broker answers.
     let slow = |question: &str| {
         std::thread::sleep(Duration::from_millis(500));
         jobs(question)

@@ -20,7 +20,7 @@ pub struct ContainerEnd {
     pub snippet: Option<EndedSnippet>,
     /// Flux ended the job because a node of it was lost.
     pub is_node_failure: bool,
-    /// Somebody shut the instance down, and the program ended with a code other than 0: because of that, or before.
+    /// Somebody shut the instance down. The program's exit code is not 0: the shutdown ended it, or it had failed before.
     pub is_shut_down: bool,
     /// The broker could not be started, or the lead's broker ended before the program began.
     pub has_no_instance: bool,
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(
             ender(&ending(None, false, None), 0),
             Ender::Program,
-            "a follower that was dismissed"
+            "a follower without a snippet"
         );
         let mut late = ending(Some(245), false, None);
         late.stopped = Some(Instant::now() + Duration::from_secs(9));

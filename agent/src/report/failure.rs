@@ -88,7 +88,7 @@ impl Failure {
     }
 }
 
-/// The sentence with a capital letter at its begin.
+/// The sentence with a capital letter at its start.
 pub fn capitalized(sentence: &str) -> String {
     let (first, rest) = sentence.split_at(sentence.chars().next().map_or(0, char::len_utf8));
     first.to_uppercase() + rest
