@@ -81,7 +81,7 @@ pub async fn restart(worker: u8, program: &str, seconds: u32) {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The same, also on the control plane's node, where the program may not run at that moment.
+/// Like `restart`, also on the control plane's node (None). An error if the program does not run at that moment.
 pub async fn try_restart(worker: Option<u8>, program: &str, seconds: u32) -> Result<(), String> {
     try_run(script("restart", worker, &[program, &seconds.to_string()])).await
 }
@@ -160,7 +160,7 @@ pub async fn taint_out_of_service(worker: u8, is_tainted: bool) {
 /// Restores all nodes to the initial state, whatever a test has left: on, joined, without taints, and with
 /// the operator on the first.
 pub async fn restore(client: &Client) {
-    // A `place_operator_on` that failed has left it cordoned.
+    // A `place_operator_on` that failed may have left this node cordoned.
     kubectl(&["uncordon", FIRST]).await;
     let nodes = Api::<Node>::all(client.clone());
     for worker in WORKERS {
@@ -188,7 +188,7 @@ pub async fn restore(client: &Client) {
     }
 }
 
-/// Moves the operator's pods, and waits until they are ready there.
+/// Moves the operator's pods to the nodes in `wanted`, and waits until they are ready there.
 pub async fn place_operator_on(client: &Client, wanted: &[String]) {
     let all = test_support::node::list(&Api::<Node>::all(client.clone()), "").await;
     let others: Vec<String> = all

@@ -10,8 +10,8 @@
 //! chaos      random MiniClusters and faults of one seed (`make chaos`)
 //! ```
 //!
-//! Each test asserts how often the program started, that no two starts ran at once, and the final phase, exit
-//! code and reason. The tests run one after the other, since each takes nodes down for all.
+//! The tests assert how often a program started, that no two starts ran at once, and the final phase, exit
+//! code and reason. They run one after the other: when a test takes a node down, no other test can use it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "tests print notices")]
 

@@ -129,7 +129,7 @@ impl Stage {
         }
     }
 
-    /// Creates it, and places its pods where they are wanted.
+    /// Creates the MiniCluster, and places its pods as the program's fields say.
     pub async fn create(&self, program: &Program) {
         let Program {
             name, followers_on, ..
@@ -204,12 +204,10 @@ impl Stage {
 
     /// Creates a MiniCluster with the folder of accounts at /account. `image` in `spec`, which is no field of a
     /// MiniCluster, is the image of its container, if it is not the usual one.
-    pub async fn apply(&self, name: &str, command: &str, spec: Value) {
-        let mut spec = spec;
-        let image = spec["image"].take();
-        spec.as_object_mut().unwrap().remove("image");
+    pub async fn apply(&self, name: &str, command: &str, mut spec: Value) {
+        let image = spec.as_object_mut().unwrap().remove("image");
         spec["containers"] = json!([{
-            "image": image.as_str().map_or_else(app_image, str::to_owned),
+            "image": image.unwrap_or_else(|| json!(app_image())),
             "command": command,
             "volumes": { "account": { "hostPath": self.folder, "path": "/account" } },
         }]);
@@ -361,7 +359,7 @@ impl Drop for Stage {
     }
 }
 
-/// The spec of its pods' template: one pod on each node, evicted after `evicted_after` seconds. Each pod has its
+/// The spec of the program's pods: one pod on each node, evicted after `evicted_after` seconds. Each pod has its
 /// own name in its environment.
 pub fn pod_template(program: &Program) -> Value {
     let of_this_job = json!({ "matchLabels": { "batch.kubernetes.io/job-name": program.name } });

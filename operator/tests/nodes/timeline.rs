@@ -39,7 +39,7 @@ impl Timeline {
             let events = watcher(clusters, watcher::Config::default())
                 .default_backoff()
                 .applied_objects();
-            // The watcher looks again after an error.
+            // After an error, the watcher retries.
             events
                 .for_each(async |event| {
                     let Ok(cluster) = event else { return };

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, list, test};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tracing");
-/// Spans of the operator, below the root. It has one for each step that it saw: all of them if the job takes
-/// seconds, fewer if it ends immediately.
+/// Spans of the operator, below the root. The operator sends one for each step that it saw: all of them if the job
+/// takes seconds, fewer if the job ends immediately.
 const STEPS: [&str; 5] = [
     "create the Job",
     "schedule the pods",
@@ -136,6 +136,7 @@ fn spans_of_operator_and_pods_are_one_trace() {
         let shown = readme
             .lines()
             .filter_map(|line| line.trim().strip_prefix("Name           : "));
+        assert!(shown.clone().next().is_some(), "the README shows no span");
         for name in shown.map(|name| name.replace("default/", &format!("{}/", fixture.namespace))) {
             assert!(
                 spans.iter().any(|span| span["Name"] == name),

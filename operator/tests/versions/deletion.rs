@@ -1,5 +1,5 @@
-//! All MiniClusters are deleted before the CRD. Otherwise their Jobs and pods would stay: the CRD is so new that the
-//! garbage collector does not know its objects yet.
+//! Deletes all MiniClusters before the CRD. If the CRD were deleted first, their Jobs and pods would stay: the garbage
+//! collector does not know so new a CRD yet (`operator/src/delete_miniclusters.rs`).
 
 use super::*;
 

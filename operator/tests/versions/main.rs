@@ -108,7 +108,7 @@ async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
     ClientBuilder::try_from(config).unwrap().with_layer(&log).build()
 }
 
-/// A client as the webhook takes it. The metrics are unused: this client notes no times of the API server.
+/// The client argument of `webhook::run`. The metrics stay empty, so their clock is this machine's.
 fn with_metrics(client: Client) -> Option<(Client, Arc<Metrics>)> {
     Some((client, Arc::new(Metrics::new().unwrap())))
 }
@@ -206,7 +206,7 @@ impl Fixture {
     }
 }
 
-/// Whether `found` has all of `wanted`. It may also have defaults.
+/// Checks that `found` has all of `wanted`. `found` may also have defaults.
 fn holds(found: &Value, wanted: &Value, path: &str) -> Result<(), String> {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => wanted.iter().try_for_each(|(key, value)| {

@@ -1,4 +1,4 @@
-//! The webhook is replaced while every request is answered: its pods, its authorities, its certificate.
+//! The webhook's pods, authorities and certificate are replaced, and every request is still answered.
 
 use super::*;
 
@@ -175,7 +175,7 @@ fn expiring_certificate_is_renewed_without_failed_requests() {
         };
         let before = read("tls\\.crt");
         // The webhook reads in this annotation when its certificate expires.
-        let soon = "flux-framework.org/not-after=2026-01-01T00:00:00Z";
+        let expired = "flux-framework.org/not-after=2026-01-01T00:00:00Z";
         fixture
             .plane
             .kubectl(&[
@@ -185,7 +185,7 @@ fn expiring_certificate_is_renewed_without_failed_requests() {
                 "--overwrite",
                 "secret",
                 "flux-operator-webhook",
-                soon,
+                expired,
             ])
             .unwrap();
         until("there is another certificate", async || {

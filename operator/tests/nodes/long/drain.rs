@@ -7,7 +7,7 @@ use crate::stage::{ExpectedEnd, Program, sleep, test};
 use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
-/// Drains a worker as `examples/restarts/README.md` does, but of the pods of all MiniClusters.
+/// Like the drain in `examples/restarts/README.md`, but it evicts the pods of all MiniClusters.
 async fn drain(worker: u8) {
     let words = [
         "--ignore-daemonsets",
@@ -71,7 +71,7 @@ fn drained_lead_restarts_on_another_node() {
             may_use: &[1],
             ..Program::default()
         };
-        // Only the operator tells the followers on the other node about the loss.
+        // The drain does not evict the follower of this one. A restart of the lead replaces it, too.
         let of_two = Program {
             name: "of-two",
             followers_on: &[3],

@@ -9,7 +9,7 @@ use crate::timeline::now;
 use test_support::node::{app_image, has_flux_itself};
 
 /// worker-2 goes down and comes back while it has a lead, a follower without a task, and followers with one.
-/// One of their jobs ends with its first failed task, as MPI jobs do. It ends before the broker of that task has left.
+/// The job `together` ends with its first failed task, as MPI jobs do, before the broker of that task has left.
 pub fn reboots_of_each_kind_of_pod(name: &str, reboot: impl AsyncFnOnce()) {
     test(name, async |stage| {
         let lead = Program {

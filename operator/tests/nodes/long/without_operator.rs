@@ -9,7 +9,7 @@ use crate::machines::{kubectl, node, node_of, operator_pods, place_operator_on, 
 use crate::stage::{ExpectedEnd, Program, Stage, sleep, test};
 use crate::timeline::now;
 
-/// The worker that has this pod of the operator.
+/// The worker with the operator's pod whose name `is_wanted` accepts.
 async fn worker_of(stage: &Stage, is_wanted: impl Fn(&str) -> bool) -> u8 {
     let pods = operator_pods(&stage.fixture.client).await;
     let pod = pods
@@ -23,7 +23,7 @@ async fn worker_of(stage: &Stage, is_wanted: impl Fn(&str) -> bool) -> u8 {
         .unwrap()
 }
 
-/// The name of the leading pod, which holds the only Lease of this namespace.
+/// The name of the leading pod, which holds the only Lease of the operator's namespace.
 async fn leader(stage: &Stage) -> String {
     let leases = Api::<Lease>::namespaced(stage.fixture.client.clone(), "flux-operator");
     let leases = leases.list(&ListParams::default()).await.unwrap().items;
