@@ -1,6 +1,6 @@
-//! One very large MiniCluster on fake nodes, from its creation until it is ready, and small and larger ones
-//! for their whole life: `.ci/bench large` (LARGE_SIZE=5000). Kubernetes' own scheduler
-//! runs, and kwok replaces the kubelets.
+//! One very large MiniCluster on fake nodes, from its creation until it is ready, and MiniClusters of 4 and 64 pods
+//! for their whole life: `.ci/bench large` (LARGE_SIZE=5000). Kubernetes' own scheduler runs, and kwok replaces the
+//! kubelets.
 //!
 //! The bench reports all writes of the operator (events too), its peak memory, and the seconds until its
 //! status is Ready. For comparison, it reports the seconds until the Job controller, the scheduler and the
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use flux_shared::crd::v1alpha2::{ConditionStatus, MiniCluster, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{ConditionStatus, MiniCluster};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
@@ -132,14 +132,14 @@ impl Fleet {
     /// Waits until the MiniCluster has the condition.
     async fn until(&self, namespace: &str, name: &str, condition: &str) {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), namespace);
-        let is = |status: &MiniClusterStatus| {
-            status
-                .conditions
+        let has_condition = |cluster: MiniCluster| {
+            let conditions = cluster.status.unwrap_or_default().conditions;
+            conditions
                 .iter()
                 .any(|entry| entry.type_ == condition && entry.status == ConditionStatus::True)
         };
         let begin = Instant::now();
-        while !api.get(name).await.unwrap().status.as_ref().is_some_and(is) {
+        while !has_condition(api.get(name).await.unwrap()) {
             assert!(
                 begin.elapsed() < DEADLINE,
                 "{namespace}/{name} does not become {condition}"

@@ -217,12 +217,12 @@ pub async fn create_by_hand(client: &Client, namespace: &str, name: &str, size: 
         certificate,
     )
     .unwrap();
-    // The first Secret is the curve Secret. This MiniCluster has no other.
     let post = PostParams::default();
     Api::<ConfigMap>::namespaced(client.clone(), namespace)
         .create(&post, &objects.config_map)
         .await
         .unwrap();
+    // The first Secret is the curve Secret. This MiniCluster has no other.
     Api::<Secret>::namespaced(client.clone(), namespace)
         .create(&post, objects.secrets[0].expose())
         .await

@@ -6,7 +6,7 @@
 //!   MiniCluster has its own headless Service. For comparison, a client creates ConfigMap, Secret and Job
 //!   itself. The CPU time of the API server and of the controller manager is reported too.
 //! - `waiting` (SCALE_CLUSTERS=10000): the operator starts among that many MiniClusters, all of which wait for
-//!   a scheduler that does not exist. Reported are the time until its caches are synced (compared with
+//!   a scheduler that does not exist. The bench reports the time until its caches are synced (compared with
 //!   `kubectl get pods -A`), its memory, and its calls in a minute (it reads events at most ten times a second).
 //! - `running` (SCALE_CLUSTERS=10000): the same while all pods run on fake nodes (`kubelets.rs`), and its memory
 //!   after all MiniClusters are deleted.
@@ -327,7 +327,7 @@ async fn deletion(size: usize, report: &mut Report) {
     );
 }
 
-/// Deletes the object in the background. Returns the seconds until each pod has been told to end.
+/// Deletes the object with background propagation. Returns the seconds until each pod has been told to end.
 async fn until_told_to_end<K>(client: &Client, name: &str, pods: &Api<Pod>) -> f64
 where
     K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
