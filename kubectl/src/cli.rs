@@ -125,7 +125,7 @@ pub fn main(version: &'static str) -> ExitCode {
     ExitCode::from(dispatch(cli, version).unwrap_or_else(|failure| report(&failure)))
 }
 
-/// Parses the command line. An error about words that kubectl has taught the user has a tip.
+/// Parses the command line. If there is a tip for an error, adds it.
 fn parse(version: &'static str, words: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut command = Cli::command().version(version);
     let parsed = command
@@ -139,7 +139,7 @@ fn parse(version: &'static str, words: impl Iterator<Item = OsString>) -> Result
     })
 }
 
-/// What to type instead.
+/// What to type instead. None: the error has no tip.
 fn tip(error: &clap::Error) -> Option<String> {
     let text = |kind| error.get(kind).map(ToString::to_string);
     match error.kind() {
@@ -317,7 +317,7 @@ async fn run_on_target(
                 is_asked_for: target.access.namespace.is_some(),
             };
             let mut judgements = Vec::new();
-            // The administrator's options are not known here: the operator's defaults stand for them.
+            // The administrator's options are not known here, so the operator's defaults are used.
             for file in &files {
                 let judgement =
                     on_server::judge(&target.client, namespace, &read(file)?, &Options::default()).await?;

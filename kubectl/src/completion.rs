@@ -155,7 +155,7 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
     }
     match command
         .get_positionals()
-        // Without arguments that are given after `--` only.
+        // Words after `--` have returned above, so skip the argument that takes them.
         .filter(|argument| !argument.is_last_set())
         .nth(positionals)
     {

@@ -29,7 +29,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// Most bytes of an answer that are kept, for standard output and standard error each.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
-/// Time limit of `report`. The agent's own requests end earlier. What a command has begun in the pod goes on.
+/// Time limit of `report`. The agent's own requests end earlier. After it, the command in the pod may still run.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Arguments of `connect`.

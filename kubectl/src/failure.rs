@@ -180,8 +180,8 @@ pub fn may_pass(error: &kube::Error) -> bool {
     }
 }
 
-/// Whether a call that failed may have been done: it was sent, and its answer was lost or is a 5xx, which does not say.
-/// (A failed connection and 429 change nothing.)
+/// Whether a call that failed may have been done: it was sent, and its answer was lost or is a 5xx, which leaves that
+/// open. (A failed connection and 429 change nothing.)
 pub fn may_be_done(error: &kube::Error) -> bool {
     let was_not_sent = match error {
         kube::Error::Service(cause) => cause

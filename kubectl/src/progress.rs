@@ -55,7 +55,7 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
 /// The operator's reason and message, unless the reason is that of an ordinary start.
 pub fn trouble(snapshot: &Snapshot) -> Option<String> {
     let status = snapshot.status()?;
-    // A reason from Kubernetes or the agent may be in no set.
+    // A reason that Kubernetes or the agent has set may be none of `Reason`. It counts as trouble.
     let is_trouble = |reason: &&str| {
         !reason.is_empty() && Reason::parse(reason).is_none_or(|reason| !NO_TROUBLE.contains(&reason))
     };

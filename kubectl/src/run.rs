@@ -26,7 +26,7 @@ use manifest::Wanted;
 
 /// Annotation with random letters. It tells the MiniCluster of this run from another one with the same name.
 const RUN_ANNOTATION: &str = "flux-framework.org/run";
-/// Letters of the `RUN_ANNOTATION`. Too many to be drawn again, as those of a name may be.
+/// Letters of the `RUN_ANNOTATION`. Two runs never draw the same ones, as may happen with the few of a name.
 const RUN_LETTERS: usize = 16;
 /// Letters that complete a generated name.
 const NAME_LETTERS: usize = 5;

@@ -183,7 +183,7 @@ impl Extent<'_> {
     /// The extent of the value of this name. None: it is no secret. `before`: the line before the name.
     fn of(name: &str, before: &str) -> Option<Self> {
         let lower = name.to_lowercase();
-        // The name of the HTTP header is none that `is_secret` accepts.
+        // `is_secret` does not accept the name of this HTTP header.
         if lower.ends_with("authorization") {
             return Some(Extent::Header(
                 QUOTES.into_iter().find(|quote| before.ends_with(quote)),
