@@ -71,8 +71,9 @@ pub fn split(text: &str) -> Result<Words, String> {
     Splitter::new(text, true).run()
 }
 
-/// The words of `text` where references make no sense (argv of hooks, services): every `$` stays text, and before a name
-/// it counts as shell syntax if it is not quoted.
+/// The words of `text` where references make no sense (options of Flux, argv of hooks and services): every `$` stays
+/// text, and before a name it counts as shell syntax if it is not quoted. Globs, `~` and `#` do not count: an option of
+/// Flux may have them, such as `--output=a*`.
 pub fn split_without_references(text: &str) -> Result<Words, String> {
     Splitter::new(text, false).run()
 }
@@ -121,6 +122,7 @@ pub enum Quote {
 /// A letter of shell source outside of comments.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceLetter {
+    /// Its byte offset.
     pub at: usize,
     pub letter: char,
     /// Which quotes are open before it.
@@ -170,7 +172,7 @@ struct Splitter<'a> {
     out: Words,
     /// The parts of the current word. None: between words.
     word: Option<Vec<WordPart>>,
-    /// `$NAME` is a reference. If false, every `$` is text.
+    /// `$NAME` is a reference. If false: as in [`split_without_references`].
     has_references: bool,
 }
 

@@ -128,7 +128,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
 /// job.
 fn per_pod(cluster: &ValidMiniCluster) -> Vec<String> {
     let variables = cluster.variables(&cluster.runner.container);
-    // In order, and for look-ups.
+    // The same names, in order and for look-ups.
     let (mut names, mut found) = (Vec::new(), BTreeSet::new());
     for variable in &variables {
         let source = &variable["valueFrom"];
@@ -138,7 +138,7 @@ fn per_pod(cluster: &ValidMiniCluster) -> Vec<String> {
             |value: &str| references(&value.replace("$$", "")).any(|name| found.contains(name));
         if (is_of_downward_api || variable["value"].as_str().is_some_and(refers_to_one))
             && let Some(name) = variable["name"].as_str()
-            // The agent adds Flux's folders to these, and snippets others: tasks keep them.
+            // Not these: the pod's own values lack the folders that the agent and the snippets add.
             && !["PATH", "MANPATH", "PYTHONPATH", "LD_LIBRARY_PATH"].contains(&name)
             && found.insert(name)
         {
@@ -166,8 +166,8 @@ fn is_gpu(resource: &str) -> bool {
     })
 }
 
-/// Whether this is an amount of a GPU, no number of them: such as nvidia.com/gpumem, nvidia.com/gpucores and
-/// aliyun.com/gpu-mem of systems that share GPUs.
+/// Whether this resource is a share of a GPU (its memory or cores), not a number of GPUs: such as nvidia.com/gpumem,
+/// nvidia.com/gpucores and aliyun.com/gpu-mem.
 fn is_share(resource: &str) -> bool {
     let device = resource.split_once('/').map_or("", |(_, device)| device);
     ["mem", "core", "percentage"]

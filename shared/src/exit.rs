@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(Category::from_code(i32::from(category.code())), Some(category));
             assert_eq!(serde_json::to_value(category).unwrap(), category.name());
         }
-        // The Job's failure policy wants them in order.
+        // The page of exit codes lists them in the order of `ALL`.
         assert!(Category::ALL.is_sorted_by_key(|category| category.code()));
     }
 

@@ -85,7 +85,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
             format!("this is not YAML: {}", first_line(&error)),
         )]
     })?;
-    // Each with the number of its document in the text and, for a List, which is one document, of the item.
+    // Each with the number of its YAML document and, if that is a List, the number of the item in it (else 0).
     let documents: Vec<((usize, usize), Value)> = documents
         .into_iter()
         .enumerate()
@@ -246,34 +246,26 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     // An unknown version has been reported above. The rest is then checked as v1alpha2.
     let (spec, misfits) = spec(document.spec, version.unwrap_or(Version::V1alpha2));
     problems.extend(misfits);
-    match spec {
-        Some(spec) if problems.is_empty() => Ok(Manifest {
-            name,
-            namespace,
-            queueing,
-            cleans_by_default,
-            maximum_size: None,
-            spec,
-        }),
-        // The rest is validated too, so that a value that does not fit hides no other problems.
-        Some(spec) => {
-            let others = validate(&Manifest {
-                name,
-                namespace,
-                queueing,
-                cleans_by_default,
-                maximum_size: None,
-                spec,
-            })
-            .err()
-            .unwrap_or_default();
-            let is_independent = |other: &Problem| !may_follow_from(other, &problems);
-            let others: Vec<Problem> = others.into_iter().filter(is_independent).collect();
-            problems.extend(others);
-            Err(problems)
-        }
-        None => Err(problems),
+    let Some(spec) = spec else {
+        return Err(problems);
+    };
+    let manifest = Manifest {
+        name,
+        namespace,
+        queueing,
+        cleans_by_default,
+        maximum_size: None,
+        spec,
+    };
+    if problems.is_empty() {
+        return Ok(manifest);
     }
+    // The rest is validated too, so that a value that does not fit hides no other problems.
+    let others = validate(&manifest).err().unwrap_or_default();
+    let is_independent = |other: &Problem| !may_follow_from(other, &problems);
+    let others: Vec<Problem> = others.into_iter().filter(is_independent).collect();
+    problems.extend(others);
+    Err(problems)
 }
 
 /// The fields of a MiniCluster.
@@ -630,6 +622,10 @@ mod tests {
         let found = problems(&format!("{HEAD}spec: {{size: 2}}\n"));
         assert!(found[0].starts_with("spec.containers: is needed"), "{found:?}");
         assert!(problems("a: [")[0].starts_with("this is not YAML"));
+    }
+
+    #[test]
+    fn empty_value_is_missing_and_last_duplicate_counts() {
         let empty = "spec:\n  flux:\n  logging: {quiet: }\n  containers: [{image: a, command: , environment: {A: }}]\n";
         assert_eq!(
             parse(&format!("{HEAD}{empty}")).unwrap().spec.containers[0].command,
@@ -637,6 +633,10 @@ mod tests {
         );
         let twice = parse(&format!("{HEAD}spec:\n  size: 2\n  size: 3\n  containers: []\n")).unwrap();
         assert_eq!(twice.spec.size, 3);
+    }
+
+    #[test]
+    fn misspelt_kind_is_reported_even_beside_a_correct_one() {
         assert!(problems("kind: Pod")[0].contains("kind MiniCluster"));
         assert!(problems("kind: Minicluster")[0].ends_with("did you mean MiniCluster?"));
         let misspelt =
@@ -646,7 +646,7 @@ mod tests {
             "spec.size: must be 1 to 10000",
         ];
         assert_eq!(problems(&misspelt), wanted);
-        // A misspelt kind is reported beside a correct one, too. In another API group, the kind may have that name.
+        // In another API group, the kind may have that name.
         let right = format!("{HEAD}spec: {{containers: [{{image: a}}]}}\n---\n");
         assert_eq!(documents(&format!("{right}{misspelt}")).unwrap().len(), 2);
         let strange = misspelt.replace("flux-framework.org", "example.org");

@@ -196,7 +196,7 @@ pub fn persistent_volume(namespace: &str, cluster: &str, key: &str) -> String {
     format!("{namespace}.{cluster}.{key}")
 }
 
-/// The message if a name is none that [`is_user_name`] accepts.
+/// The message for a name that [`is_user_name`] rejects.
 pub const USER_NAME_RULE: &str = "must be a user's name: lower case letters, digits, `-`, `_`, `.`, 32 at most, beginning with a letter or `_`";
 
 /// Whether `text` can name a user, by [`USER_NAME_RULE`].

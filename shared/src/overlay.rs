@@ -1,5 +1,5 @@
 //! Overlays of the user over the operator's pod templates (`spec.podTemplate`), merged like `kubectl patch --type
-//! strategic` does (except in what [`identity`] says).
+//! strategic` does, with the exceptions at [`identity`] and at `new_item` in `strategic_merge`.
 //!
 //! ```text
 //! spec.podTemplate ─► Overlay::checked (forms, protected) ─► Overlay::over(rendered template) ─► the Job's template

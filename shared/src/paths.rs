@@ -89,8 +89,8 @@ pub const HELPER_LINKS: [(&str, &str); 3] = [
 ];
 
 /// Folders that the operator mounts into containers, with Flux at `mount_path`. Users may mount nothing there or
-/// within: it would hide files that the agent needs, or the agent could take a file in it for its own record of an
-/// earlier start. At [`FALLBACK_HOME`] and [`MUNGE_DIR`] they may: there, a user's volume replaces the operator's.
+/// within: their volume would hide files that the agent needs, or hold a file that the agent takes for its own record of
+/// an earlier start. At [`FALLBACK_HOME`] and [`MUNGE_DIR`] they may: there, their volume replaces the operator's.
 pub fn own_folders(mount_path: &str) -> [&str; 6] {
     [
         mount_path,

@@ -40,7 +40,7 @@ pub struct Queueing {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Other fields of a MiniCluster that matter to the queue. `size` is none of them: it may change at any time, and a
+/// Other fields of a MiniCluster that matter to the queue. `size` is not among them: it may change at any time, and a
 /// MiniCluster that runs must stay valid.
 #[derive(Debug, Clone, Copy)]
 pub struct RelatedFields<'a> {
@@ -101,9 +101,8 @@ impl Queueing {
         min_size.filter(|min| self.admits_parts(resizes) && *min < size)
     }
 
-    /// Whether a queue may admit a part of the pods, down to `minSize`. It admits an elastic Job only as a whole.
-    /// Without the name of a queue, [`MIN_PARALLELISM`] says so: a queue that takes all Jobs of a namespace needs no
-    /// name.
+    /// Whether a queue may admit a part of the pods, down to `minSize`. It admits an elastic Job only as a whole. A
+    /// queue that takes all Jobs of a namespace needs no name: then [`MIN_PARALLELISM`] shows that there is one.
     pub fn admits_parts(&self, resizes: bool) -> bool {
         !self.is_elastic(resizes)
             && (self.queue().is_some() || self.annotations.contains_key(MIN_PARALLELISM))
@@ -151,13 +150,11 @@ impl Queueing {
     pub fn check(mut self, related: &RelatedFields) -> (Queueing, Vec<Problem>) {
         let mut problems = Vec::new();
         for (key, value) in related.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
-            if self.labels.get(key).is_some_and(|own| own != value) {
+            let own = self.labels.entry(key.clone()).or_insert_with(|| value.clone());
+            if *own != *value {
                 let message = "contradicts the MiniCluster's own label: set only one";
                 problems.push(Problem::new(format!("spec.jobLabels[{key}]"), message));
             }
-        }
-        for (key, value) in related.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
-            self.labels.entry(key.clone()).or_insert_with(|| value.clone());
         }
         let bytes = self.bytes();
         if bytes > MOST_BYTES {

@@ -1,5 +1,5 @@
-//! Map keys of a text that kubectl reads differently. Here, a key is the text that is written. kubectl (YAML 1.1) reads
-//! an unquoted `N` as false, and then names the key `false`.
+//! Map keys of a text that kubectl reads differently from [`super::documents`], which takes each key as it is written.
+//! kubectl (YAML 1.1) reads an unquoted `N` as false, and then names the key `false`.
 
 use std::fmt;
 
@@ -232,8 +232,8 @@ mod tests {
             ] {
                 let found = lines(&text, |document| misread(document, |_| true, &text));
                 let wanted = format!("kubectl reads the key `{key}` in line ");
-                let is_told = |line: &String| line.starts_with("a[0].b") && line.contains(&wanted);
-                let found: Vec<&String> = found.iter().filter(|line| is_told(line)).collect();
+                let is_wanted = |line: &String| line.starts_with("a[0].b") && line.contains(&wanted);
+                let found: Vec<&String> = found.iter().filter(|line| is_wanted(line)).collect();
                 assert_eq!(found.len(), 1, "{text}");
                 assert!(
                     found[0].ends_with(&format!("as `{read}`: quote it")),

@@ -191,7 +191,7 @@ fn init(fields: Value) -> Value {
     json!({ "spec": { "initContainers": [fields] } })
 }
 
-/// Asserts that each overlay is rejected with one problem, which names the field and the reason.
+/// Asserts that each overlay is rejected with one problem, which names the field.
 fn all_refused(cases: &[(Value, &str)]) {
     for (overlay, field) in cases {
         let problems = refused(overlay);
@@ -199,10 +199,6 @@ fn all_refused(cases: &[(Value, &str)]) {
         assert!(
             problems[0].starts_with(&format!("spec.podTemplate.{field}: ")),
             "{overlay}: {problems:?}"
-        );
-        assert!(
-            problems[0].len() > field.len() + 30,
-            "no reason given: {problems:?}"
         );
     }
 }
