@@ -52,9 +52,8 @@ const BURST: Duration = Duration::from_millis(100);
 /// A reconcile that takes longer than this counts as slow and leaves its slot. So a slow admission webhook,
 /// for example, does not delay other MiniClusters.
 const SLOT_TIME: Duration = Duration::from_secs(2);
-/// How long reconciles may run after a stop signal. A call to a slow API server takes longer, but 30 s
-/// after SIGTERM the kubelet kills the operator. It must have released the Lease by then, so that another replica leads
-/// at once.
+/// How long reconciles may run after a stop signal. A call to a slow API server takes longer, but 30 s after SIGTERM the
+/// kubelet kills the operator. By then the operator must have released the Lease, so that another replica leads at once.
 const FINISH_TIME: Duration = Duration::from_secs(20);
 
 /// Settings of the controller.
@@ -269,7 +268,7 @@ async fn control(
 }
 
 /// Runs `work` in a task of its own, which is aborted when the returned future is dropped. kube's controller polls all
-/// unfinished reconciles whenever one of them makes progress. It then polls only the handles of their tasks.
+/// unfinished reconciles whenever one of them makes progress: with tasks, it polls only their handles.
 fn in_own_task<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Unpin {
@@ -297,7 +296,7 @@ async fn reconciles(
     let slots = Arc::new(Slots::default());
     let stopped = stop.map({
         let slots = slots.clone();
-        // Thousands of MiniClusters may wait for a slot.
+        // Ends the waits for a slot: thousands of MiniClusters may wait.
         move |()| slots.close()
     });
     let stopped = stopped.shared();

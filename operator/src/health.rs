@@ -1,4 +1,4 @@
-//! The health of the operator: probes and metrics over HTTP, the log, and panics.
+//! The health of the operator: probes and metrics over HTTP, the log, traces, panics, and unused memory.
 
 pub mod families;
 pub mod log;

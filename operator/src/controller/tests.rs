@@ -99,7 +99,7 @@ async fn reconcile_uses_what_changed_while_it_waited_for_its_turn() {
     let edited = image_of_the_job(Event::Apply(minicluster("app:2", "u", 2))).await;
     assert_eq!(edited.as_deref(), Some("app:2"));
     let deleted = image_of_the_job(Event::Delete(minicluster("app:1", "u", 1))).await;
-    assert_eq!(deleted, None, "it would run without an owner");
+    assert_eq!(deleted, None, "a Job would run without an owner");
     let replaced = image_of_the_job(Event::Apply(minicluster("app:3", "other", 3))).await;
     assert_eq!(replaced, None, "the new MiniCluster has its own turn");
 }
@@ -174,7 +174,7 @@ async fn minicluster_deleted_in_its_reconcile_is_forgotten() {
             .wait_to_write("u", true, true, Instant::now()),
         None
     );
-    // kube's controller reports a failure only after that.
+    // kube's controller reports a failure only after `in_turn` has forgotten the MiniCluster.
     let gone = Arc::new(minicluster("app:1", "u", 1));
     let action = error_policy(gone, &ReconcileError::TooManySlow, context.clone());
     assert_eq!(action, Action::await_change());

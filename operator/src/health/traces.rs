@@ -323,7 +323,7 @@ mod tests {
             (&child.span_id[..], &child.parent_span_id[..]),
             (&0xa2_u64.to_be_bytes()[..], &0xa1_u64.to_be_bytes()[..])
         );
-        // The end was before the begin, so it was moved to it.
+        // `traced` makes spans that end before they begin. Such an end is moved to the begin.
         assert_eq!(
             (child.start_time_unix_nano, child.end_time_unix_nano),
             (5_000_000_000, 5_000_000_000)
