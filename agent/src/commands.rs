@@ -28,9 +28,9 @@ pub use container::{Entrypoint, OwnContainer, facts, process_one};
 use pod::Pod;
 pub use pod::PodPlace;
 
-/// `flux-agent status --ready`: exit code 0 if the broker is in its running state, else 1 and the reason. Waits for up to `seconds`. A
-/// probe that waits this way succeeds as soon as the broker is ready, and does not fail while a start is in
-/// progress.
+/// `flux-agent status --ready`: exit code 0 if the broker is in its running state, else 1 and the reason. Waits for up
+/// to `seconds`. A probe that waits this way succeeds as soon as the broker is ready, and does not fail while a start
+/// is in progress.
 pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
     run_as_owner(place, async |pod| {
         Ok(

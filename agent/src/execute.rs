@@ -346,7 +346,7 @@ impl Executor<'_> {
         stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
     }
 
-    /// Does `Step::NoteEnd`, the last step, if the steps end before it: Flux has ended by itself all the same.
+    /// Does the work of `Step::NoteEnd`, the last step, if the steps end before it but after Flux has ended by itself.
     fn note_end_of_flux_early(&mut self, program_code: Option<u8>, steps: &[Step]) {
         if let (Some(_), Some(Step::NoteEnd { note })) = (program_code, steps.last()) {
             self.note_end_of_flux(note);

@@ -59,9 +59,9 @@ pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     Ok(become_program(&pod, session, command))
 }
 
-/// Shuts the instance down, and does not wait for its end: this process's container ends with it. If the instance ends
-/// already, or has ended, its failed program does not run again. Only the lead can do this: elsewhere it prints where
-/// to run the command, and returns 1.
+/// Shuts the instance down, and does not wait for its end: this process's container ends with it. If the instance is
+/// already ending, or has ended, its failed program does not run again. Only the lead can do this: elsewhere, `stop`
+/// prints where to run the command, and returns 1.
 pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let instance = &pod.instance;
@@ -73,9 +73,9 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
             // Nobody reads this exit code.
             Ok(0)
         }))?;
-        // After the state is known: when the broker shuts down, the program's end has been noted.
+        // After the state was read: a broker that is ending has its program's note, written before the shutdown began.
         let prevents_restart = prevent_restart(&pod)?;
-        // Flux refuses a second shutdown.
+        // Flux refuses a second shutdown. And once its program has ended, the broker shuts down by itself.
         if is_ending || prevents_restart {
             return Ok(0);
         }
@@ -104,7 +104,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
 }
 
 /// Notes that somebody shut the instance down, if its program has failed and would otherwise run again. Returns whether
-/// this is noted now. A start of the container whose program may run has removed the note of an earlier start.
+/// this is noted now. (Before the program may run again, `Executor::check_earlier_starts` removes the old note.)
 fn prevent_restart(pod: &Pod) -> Result<bool, Failure> {
     if pod.spec.restart_policy != RestartPolicy::OnFailure {
         return Ok(false);
@@ -132,11 +132,13 @@ fn session_in_instance(pod: &Pod) -> Session {
 
 /// Replaces this process by the program. Returns only if that fails: the exit code that a shell would give.
 ///
-/// `flux` is the instance's own, even if the PATH has another one before it. Since its path is its name (`argv[0]`),
-/// Flux then puts its own folder first on the PATH.
+/// `flux` is the instance's own, even if the PATH has another one before it. It gets its path as `argv[0]`, so that
+/// Flux puts its own folder first on the PATH.
 fn become_program(pod: &Pod, mut session: Session, argv: &[OsString]) -> u8 {
-    let mut name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
-    if let (true, Ok(flux)) = (name == "flux", &pod.instance.flux) {
+    let mut name = argv[0].as_os_str();
+    if name == "flux"
+        && let Ok(flux) = &pod.instance.flux
+    {
         name = OsStr::new(flux);
         // By `flux python`, the Python package's executor runs its helper, which the user's search paths could break.
         if is_flux_only(&argv[1..]) || argv.get(1).is_some_and(|command| command == "python") {

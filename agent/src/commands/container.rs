@@ -6,7 +6,6 @@ use flux_agent_plan::facts::Facts;
 use flux_agent_plan::plan::{PodContainer, Waits};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::secret_names::{LEFT_OUT, is_secret};
-use serde_json::Value;
 
 use crate::facts::Process;
 use crate::report::failure::Failure;
@@ -78,11 +77,7 @@ pub fn facts(facts: &Facts, json: bool) -> Result<String, Failure> {
         return Ok(serde_json::to_string_pretty(facts).map_err(failed)? + "\n");
     }
     // Each value is written as JSON, which is YAML as well.
-    let Value::Object(all) = serde_json::to_value(facts).map_err(failed)? else {
-        return Ok(String::new());
-    };
-    Ok(all
-        .iter()
-        .map(|(name, value)| format!("{name}: {value}\n"))
-        .collect())
+    let object = serde_json::to_value(facts).map_err(failed)?;
+    let fields = object.as_object().into_iter().flatten();
+    Ok(fields.map(|(name, value)| format!("{name}: {value}\n")).collect())
 }

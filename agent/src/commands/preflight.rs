@@ -244,8 +244,8 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
         }
         Err(error) => {
             let text = format!("{name}: {error}: does the headless Service select this pod?");
-            // This pod cannot know whether it has a name on purpose. Without one, only brokers below it fail, whose own
-            // check of the parent says so.
+            // This pod cannot know whether it is meant to have a name. Without one, only the brokers below it fail, and
+            // the check `parent` in their pods reports that.
             if error.has_no_record() && !findings.instance.is_lead {
                 (Warn, format!("{text} {MINIMAL_SERVICE}"))
             } else {

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notice_says_that_process_1_is_not_the_entrypoint() {
+    fn here_shows_the_waits_and_an_unknown_entrypoint() {
         let output = |is_known: bool, format| {
             let spec =
                 flux_shared::agent_spec::AgentSpec::from_toml("name = 'mc'\nsize = 2\n[flux]\nlead_gone = 5")

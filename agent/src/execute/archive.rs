@@ -334,7 +334,7 @@ mod tests {
     const SUFFIX: &str = ".tgz";
 
     #[test]
-    fn archive_stays_when_dump_is_no_regular_file() {
+    fn archive_stays_when_the_dump_is_unusable() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         type Put = fn(&Path);

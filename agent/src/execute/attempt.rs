@@ -305,7 +305,6 @@ fn display_name(launch: &Launch) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::Stop;
 
     #[test]
     fn a_brokers_life_has_stages_as_far_as_they_are_known() {

@@ -25,7 +25,7 @@ impl BrokerEnd {
             (ChildEnd::Exited(code), _) if !self.came_up && code != 0 => Some(format!(
                 "the instance did not come up (the broker ended with code {code})"
             )),
-            // Flux makes a 1 of the 0 of a program that it told to end. The end of the dump shows whether it is whole.
+            // The broker exits with 1 if a program that Flux told to end exits with 0. The dump may still be whole.
             (ChildEnd::Exited(1), Some(0)) if self.is_aborted => None,
             (ChildEnd::Exited(code @ 1..), Some(0)) => {
                 Some(format!("the broker failed at its end, with code {code}"))

@@ -127,9 +127,8 @@ fn make_fallback_home(resolved: &Resolved) -> Option<Step> {
 
 /// Where the volume for the home is mounted. None: this user cannot write to it, or there is none.
 pub(super) fn home_volume(facts: &Facts) -> Option<&'static str> {
-    // If the volume is at the first path, the second is a folder in the user's storage.
-    let homes = [AGENT_HOME, FALLBACK_HOME];
-    homes
+    // AGENT_HOME comes first: if the volume is there, FALLBACK_HOME is a folder in the user's own storage.
+    [AGENT_HOME, FALLBACK_HOME]
         .into_iter()
         .find(|home| facts.is_writable(home) || (facts.uid == 0 && facts.is_present(home)))
 }
