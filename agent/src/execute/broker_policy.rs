@@ -256,8 +256,8 @@ impl Policy for BrokerPolicy<'_> {
     }
 
     fn at_hold_timeout(&mut self, child: i32) -> Order {
-        // Also if Flux could not drain the node: `advance` then lets the broker leave, and only a job on this node
-        // (`has_job`) has held the stop back.
+        // The logged reason is right even if Flux could not drain the node: `advance` then lets the broker leave, so
+        // only a job on this node (`has_job`) has held the stop back.
         if let Some(hold) = &self.hold
             && hold.leaving.as_ref().is_some_and(|leaving| leaving.lead_stays)
         {

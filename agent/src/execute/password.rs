@@ -140,7 +140,7 @@ mod tests {
         assert!(!text.contains("butter"));
     }
 
-    /// The hash is one of crypt(3) by another implementation.
+    /// Another implementation of crypt(3) has made the hash.
     #[test]
     fn a_password_that_another_program_has_set_stays() {
         let hash = "$6$0123456789abcdef$Mw54KrNiWx/eWJYYyVUlXr0V6JJlU4AaYXO4YlGVeg4wq182KRR9x7bHdVsMnnyKMHGRwvXyOO3eXhtDOG1mg1";

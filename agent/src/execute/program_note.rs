@@ -34,7 +34,7 @@ pub fn note_end(path: &Path, code: u8, node_failure: bool, mut is_aborted: impl 
     let aborted = if was_aborted { ABORTED } else { "" };
     let written = append(path, &format!("{ENDED}{code}\n{node_failure}{aborted}"));
     let _ = written.and_then(|file| file.sync_all());
-    // The sync may take seconds. Flux accepts a shutdown meanwhile, since the program still runs for it.
+    // The sync may take seconds. Flux accepts a shutdown meanwhile: this process, its initial program, still runs.
     if !was_aborted && is_aborted() {
         let _ = append_after_end(path, ABORTED);
     }

@@ -113,11 +113,10 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// Checks whether Flux can use an R for the instance with these hosts (a hostlist). Returns a description of
 /// the R for the log, or why Flux cannot use it.
 fn describe(bytes: &[u8], hosts: &str) -> Result<String, String> {
-    let r: Value = match serde_json::from_slice(bytes) {
-        _ if bytes.trim_ascii().is_empty() => return Err("it is empty".into()),
-        Ok(value) => value,
-        Err(error) => return Err(format!("it is not JSON: {error}")),
-    };
+    if bytes.trim_ascii().is_empty() {
+        return Err("it is empty".into());
+    }
+    let r: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
     if r["version"] != 1 {
         return Err(format!("its version is {}, not 1", r["version"]));
     }

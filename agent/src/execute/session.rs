@@ -82,18 +82,14 @@ impl Session {
     /// The state for a program of Flux, which runs as `user`, or as the agent's own user.
     pub fn of_flux(&self, user: Option<&RunAs>) -> Session {
         let mut session = self.clone();
-        for (name, value) in user.into_iter().flat_map(|user| {
-            USER_VARIABLES
-                .into_iter()
-                .zip([&user.home, &user.name, &user.name])
-        }) {
-            // If a snippet has changed the variable, the snippet's value is kept.
-            if self
-                .initial_user
-                .get(name)
-                .is_some_and(|initial| initial.as_ref() == self.environment.get(OsStr::new(name)))
-            {
-                session.environment.insert(name.into(), value.into());
+        if let Some(RunAs { name: user, home, .. }) = user {
+            for (name, value) in USER_VARIABLES.into_iter().zip([home, user, user]) {
+                let current = self.environment.get(OsStr::new(name));
+                let initial = self.initial_user.get(name).and_then(Option::as_ref);
+                // If a snippet has changed the variable, the snippet's value is kept.
+                if current == initial {
+                    session.environment.insert(name.into(), value.into());
+                }
             }
         }
         session.environment.extend(self.as_flux.clone());

@@ -99,8 +99,9 @@ case $flux_agent_word in
 esac
 "#;
 
-/// What follows the source of a strict snippet. Its status is 0. Otherwise `[ test ] && command` as the last line would
-/// end the shell if the test fails: `set -e` exempts it, but not the `.` that returns its status.
+/// What follows the source of a strict snippet, so that the `.` that runs it has the status 0. Otherwise a last line
+/// such as `[ test ] && command` would end the shell if the test fails: `set -e` ignores the status of this line, but
+/// not that of the `.`.
 ///
 /// The line is a keyword, since the user may have redefined any builtin. The empty line ends a last line with a
 /// backslash. A here-document without its end contains both lines, which does little harm; bash warns of it.
@@ -559,7 +560,7 @@ impl Shell {
 
     /// Ends the shell in order, so that its EXIT trap runs. Its exit code is ignored.
     pub async fn end(mut self, supervisor: &mut Supervisor) -> io::Result<()> {
-        // As if the stop had come before the EXIT trap began.
+        // The EXIT trap runs after a stop, too, so a stop that comes while it runs is not passed on to it.
         self.leaves_first_stop = true;
         self.send_word("end", Vec::new())?;
         self.await_state(supervisor).await?;

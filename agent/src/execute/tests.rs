@@ -590,7 +590,7 @@ fn broker_in_state(socket: &Path, begins: PathBuf, state: &'static str) {
     });
 }
 
-/// Also if the broker begins to shut down only after the stop: the note is first written to the disk.
+/// The note counts, even if the broker begins to shut down only after the stop.
 #[test]
 fn program_has_ended_when_its_note_says_so() {
     alone("program_has_ended_when_its_note_says_so", |folder| {
@@ -630,7 +630,7 @@ fn program_has_ended_when_its_note_says_so() {
     });
 }
 
-/// As when the node of an interactive instance, or of one with `diagnostics`, is drained.
+/// Such a stop comes, for example, when the node of an interactive instance is drained.
 #[test]
 fn stop_does_not_complete_an_instance_that_stays_up() {
     alone("stop_does_not_complete_an_instance_that_stays_up", |folder| {
@@ -834,14 +834,14 @@ fn step_that_fails_after_the_program_does_not_change_its_result() {
             // Both steps fail, since their path leads through a regular file.
             fs::write(folder.join("file"), "").unwrap();
             let at = |name: &str| folder.join("file").join(name).display().to_string();
-            let cannot = [
+            let failing_steps = [
                 Step::NoteEnd { note: at("note") },
                 Step::Link {
                     path: at("link"),
                     target: "anywhere".into(),
                 },
             ];
-            for (step, code) in cannot.iter().flat_map(|step| [(step, 0), (step, 7)]) {
+            for (step, code) in failing_steps.iter().flat_map(|step| [(step, 0), (step, 7)]) {
                 let program = start(launch(&["/bin/sh", "-c", &format!("exit {code}")]));
                 let (result, ending) = execute_to_the_end(Role::Lead, false, vec![program, step.clone()]);
                 assert_eq!(result, Ok(code), "{step:?}");
