@@ -20,7 +20,7 @@ pub struct ContainerEnd {
     pub snippet: Option<EndedSnippet>,
     /// Flux ended the job because a node of it was lost.
     pub is_node_failure: bool,
-    /// Somebody shut the instance down. The program's exit code is not 0: the shutdown ended it, or it had failed before.
+    /// Somebody shut the instance down. The program's exit code is not 0: the shutdown ended it, or it failed before.
     pub is_shut_down: bool,
     /// The broker could not be started, or the lead's broker ended before the program began.
     pub has_no_instance: bool,
