@@ -64,14 +64,14 @@ impl Installation {
     /// The permissions of the Role and the ClusterRole of this name. (The name of a ClusterRole has a prefix.)
     /// Panics if neither exists.
     pub fn permissions(&self, role: &str) -> BTreeSet<Permission> {
-        let is_it = |object: &&Value| {
+        let is_this_role = |object: &&Value| {
             let name = object["metadata"]["name"].as_str().unwrap();
             object["rules"].is_array() && name.strip_prefix("flux-framework-").unwrap_or(name) == role
         };
         let rules = self
             .objects
             .iter()
-            .filter(is_it)
+            .filter(is_this_role)
             .flat_map(|object| object["rules"].as_array().unwrap());
         let words = |rule: &Value, field: &str| -> Vec<String> {
             rule[field]

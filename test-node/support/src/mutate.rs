@@ -138,7 +138,7 @@ fn place<'a>(value: &'a mut Value, dice: &mut Dice) -> &'a mut Value {
     place(inner.unwrap(), dice)
 }
 
-/// Copies a random field of `from`, or of an object within both, into the other object.
+/// Copies a random field of `from` into `into`. If both have an object there, mostly grafts within that object instead.
 fn graft(into: &mut Map<String, Value>, from: &Map<String, Value>, dice: &mut Dice) {
     let Some((key, value)) = from.iter().nth(dice.roll(from.len())) else {
         return;
@@ -159,9 +159,9 @@ pub fn spoilt(examples: &[Value], dice: &mut Dice) -> Value {
             continue;
         };
         graft(into, from, dice);
-        let runner = &dice.pick(examples)["spec"]["containers"][0];
+        let from = &dice.pick(examples)["spec"]["containers"][0];
         if let (Some(Value::Object(into)), Value::Object(from)) =
-            (document["spec"]["containers"].get_mut(0), runner)
+            (document["spec"]["containers"].get_mut(0), from)
         {
             graft(into, from, dice);
         }

@@ -55,7 +55,7 @@ impl OperatorProcess {
         std::thread::spawn(move || std::io::read_to_string(log).unwrap())
     }
 
-    /// A field of /proc/PID/status in KiB, such as `VmHWM`: the most memory that it ever had.
+    /// A field of /proc/PID/status in KiB, such as `VmHWM` (the peak of the memory in use).
     pub fn memory_kib(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with(field)).unwrap();

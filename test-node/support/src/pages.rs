@@ -13,8 +13,8 @@ pub struct Block {
     pub line: usize,
     /// `yaml`, `bash`, `console`, `text`, …
     pub language: String,
-    /// The word after the language. Of a block of commands, one of [`WORDS`]: why no test runs it without a cluster. (On
-    /// a cluster, `e2e/pasted.rs` runs those with `needs-cluster`.) Of a `yaml` block, one of [`YAML_WORDS`].
+    /// The word after the language. Of a block of commands, one of [`WORDS`]: why no test runs it without a cluster. (On a
+    /// cluster, `e2e/pasted.rs` runs `needs-cluster`, and `e2e/examples/readme.rs` `e2e`.) Of `yaml`, one of [`YAML_WORDS`].
     pub word: Option<String>,
     pub text: String,
 }
@@ -117,9 +117,9 @@ pub const YAML_WORDS: &[&str] = &["part", "refused"];
 /// Words after `bash` or `console`: why [`differences`] does not run a block.
 pub const WORDS: &[&str] = &["needs-cluster", "e2e", "needs-registry", "slow", "other-tool"];
 
-/// Runs the commands of all pages with `program` as `name` on the PATH, and compares the output with what is
-/// shown: the lines shown must be in the output in this order, and `...` matches any text. Returns the number
-/// of commands and the differences.
+/// Runs the commands of all pages that begin with `name`, with the folder of `program` first on the PATH. Compares the
+/// output with what is shown: the lines shown must be in the output in this order, and `...` matches any text. Returns
+/// the number of commands and the differences.
 pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
     let (mut run, mut wrong) = (0, Vec::new());
     let folder = program.parent().unwrap();

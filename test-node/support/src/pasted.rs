@@ -16,13 +16,13 @@ pub struct LeftOut {
 
 impl LeftOut {
     pub fn matches(&self, block: &Block) -> bool {
-        let begins_so = |command: &str| {
+        let begins_as_named = |command: &str| {
             self.first_command
                 .is_none_or(|beginning| command.starts_with(beginning))
         };
         let commands = block.commands();
         let first = commands.first();
-        block.page == Path::new(self.page) && first.is_some_and(|(command, _)| begins_so(command))
+        block.page == Path::new(self.page) && first.is_some_and(|(command, _)| begins_as_named(command))
     }
 }
 
@@ -175,7 +175,7 @@ pub const LEFT_OUT: &[LeftOut] = &[
     block(
         "docs/troubleshooting.md",
         "kubectl exec POD",
-        "has the placeholder POD; operator/tests/e2e runs `status` (hostile.rs) and `preflight` (pasted.rs)",
+        "has the placeholder POD; operator/tests/e2e/hostile.rs runs `status` and `preflight`",
     ),
     block(
         "docs/troubleshooting.md",
@@ -328,7 +328,7 @@ pub fn blocks_by_page() -> Vec<Vec<Block>> {
     blocks_by_page.filter(|blocks| !blocks.is_empty()).collect()
 }
 
-/// Why no test on a node runs this block. None if one does.
+/// Why the end-to-end test leaves out this block. None if it runs the block.
 pub fn why_left_out(block: &Block) -> Option<&'static str> {
     let entry = LEFT_OUT.iter().find(|entry| entry.matches(block))?;
     Some(entry.reason)
