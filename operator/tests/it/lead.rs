@@ -113,7 +113,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
         fixture.create("next", json!({ "size": 1 })).await;
         let pods = fixture.run_pods("next", 1).await;
         fixture.when_condition("next", "Ready", "True").await;
-        until("the metrics say so", async || {
+        until("two reports both in its metrics", async || {
             let text = ask(port, "/metrics").await;
             let has = |line: &str| text.lines().any(|found| found == line);
             (has("leader_election_master_status{name=\"flux-framework-flux-operator\"} 1")
@@ -199,7 +199,7 @@ fn stopped_leader_releases_its_lease_during_late_calls() {
             let all = calls.all().into_iter();
             all.filter(|call| call.resource == "configmaps").count()
         };
-        // All 48 slots (`slots::CONCURRENCY`) have been taken, so other MiniClusters wait for one.
+        // More calls than the 48 slots (`slots::CONCURRENCY`): slow reconciles have left theirs to others.
         let all_taken = async || (count() > 48).then_some(());
         until(
             "more reconciles wait for an answer than there are slots",

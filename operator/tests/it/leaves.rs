@@ -349,8 +349,8 @@ fn cleanup_and_ttl_set_after_the_end_take_effect() {
 #[test]
 fn empty_text_means_the_same_as_an_omitted_field() {
     test("empty-texts", async |fixture| {
-        // Empty texts that mean something: an empty connectTimeout means none, a volume's source names its
-        // kind, and a map's value is free.
+        // Empty texts that mean something: an empty `connectTimeout` leaves the broker's option out, a volume's field
+        // such as `claimName` sets its kind, and a map's value is free.
         let says_something =
             |leaf: &str| leaf == "flux.connectTimeout" || leaf.contains("olumes.") || leaf.contains(".key");
         let is_needed = |leaf: &str| {

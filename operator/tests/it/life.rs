@@ -301,7 +301,7 @@ fn a_pod_that_cannot_start_is_named() {
         assert_eq!(
             status["reason"],
             serde_json::Value::Null,
-            "what is over is not said any more: {status:#}"
+            "the reason is removed once the pods run: {status:#}"
         );
     });
 }
@@ -475,20 +475,20 @@ fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
         fixture
             .end_pod(&pods[&1], flux_shared::exit::REPLACE.into(), "Error", "")
             .await;
-        let again = until("the follower was made again", async || {
+        let replacement = until("the follower was replaced", async || {
             let all = fixture.all_pods("mc").await;
             all.into_iter()
                 .find(|pod| index(pod) == 1 && pod.uid() != pods[&1].uid())
         })
         .await;
         assert_eq!(
-            again.annotations()["batch.kubernetes.io/job-index-failure-count"],
+            replacement.annotations()["batch.kubernetes.io/job-index-failure-count"],
             "1"
         );
-        fixture.run_pod(&again).await;
+        fixture.run_pod(&replacement).await;
         let status = fixture.when_condition("mc", "Ready", "True").await;
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
-        fixture.end_pod(&again, 137, "OOMKilled", "").await;
+        fixture.end_pod(&replacement, 137, "OOMKilled", "").await;
         let status = fixture.when_finished("mc", "Failed").await;
         assert_eq!(
             (&status["failedIndex"], &status["reason"]),
@@ -516,7 +516,7 @@ fn evicted_follower_is_replaced_and_nothing_fails() {
                 .unwrap();
             // Plays the kubelet: the pod was told to end.
             fixture.end_pod(&pod, 143, "Error", "").await;
-            let again = until("the follower is made again", async || {
+            let replacement = until("the follower is replaced", async || {
                 let all = fixture.all_pods("mc").await;
                 all.into_iter().find(|other| {
                     index(other) == 1
@@ -527,7 +527,7 @@ fn evicted_follower_is_replaced_and_nothing_fails() {
             .await;
             let status = fixture.status("mc").await;
             assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
-            fixture.run_pod(&again).await;
+            fixture.run_pod(&replacement).await;
             let is_whole =
                 |status: &serde_json::Value| status["readySize"] == 2 && status["exitCode"].is_null();
             fixture.when("mc", "whole", is_whole).await;
@@ -536,7 +536,7 @@ fn evicted_follower_is_replaced_and_nothing_fails() {
         assert_eq!(
             status["restartCount"],
             serde_json::Value::Null,
-            "the whole has not started again: {status:#}"
+            "the MiniCluster has not restarted: {status:#}"
         );
         operator.stop().await;
     });

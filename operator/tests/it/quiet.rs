@@ -12,7 +12,7 @@ use test_support::api_server::{Calls, Fixture, Operator, SETTLE, test, until};
 use test_support::call::{Call, assert_sufficient_and_all_used, of_all_parts};
 use test_support::installation::Installation;
 
-use crate::storage::{has_listed_everything, read_past_the_cache};
+use crate::storage::has_listed_everything;
 
 async fn settled(fixture: &Fixture, operator: &Operator, names: &[&str]) {
     for name in names {
@@ -87,8 +87,7 @@ fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
         })
         .await;
         // For a MiniCluster that waits, the operator reads its pods' events, and asks no neighbour.
-        let silent = |status: &serde_json::Value| status["reason"] == "SchedulerSilent";
-        fixture.when("stays", "looked at", silent).await;
+        fixture.when_is("stays", "reason", "SchedulerSilent").await;
         operator.stop().await;
         let resources: BTreeSet<String> = calls
             .all()
@@ -363,8 +362,6 @@ fn operator_uses_exactly_the_shipped_permissions() {
         let installed = Installation::whole(&json!({ "kueue": { "enabled": true } }));
         let mut permissions = installed.permissions("flux-operator");
         permissions.extend(installed.permissions("flux-operator-nodes"));
-        // Only deletions, PersistentVolumes and large specs need this permission. This test has none of them.
-        assert!(permissions.remove(&read_past_the_cache()));
         assert_sufficient_and_all_used(&seen, &permissions);
     });
 }

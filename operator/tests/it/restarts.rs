@@ -540,7 +540,7 @@ async fn resume_soon(fixture: &Fixture, has_begun: bool) {
         fixture.edit("mc", json!({ "suspend": suspend })).await;
     };
     suspend(true).await;
-    until("its lead is told to stop", async || {
+    until("its lead is being deleted", async || {
         let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
         lead.metadata.deletion_timestamp
     })

@@ -43,8 +43,8 @@ fn with_key(
 /// Sometimes adds the directive that removes everything that is not named.
 fn retaining(object: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     (object, proptest::bool::weighted(0.05))
-        .prop_map(|(mut object, is_alone)| {
-            if is_alone {
+        .prop_map(|(mut object, has_directive)| {
+            if has_directive {
                 object["$retainKeys"] = object.as_object().unwrap().keys().cloned().collect();
             }
             object
@@ -84,7 +84,7 @@ fn always(value: Value) -> BoxedStrategy<Value> {
     Just(value).boxed()
 }
 
-/// Never removes whole items, because that is refused.
+/// An item of a list of containers. It never has the directive that removes the container: `validate` rejects that.
 fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     let resources = some(vec![
         ("claims", list(some(vec![("name", text().boxed())]))),
