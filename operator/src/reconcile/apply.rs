@@ -408,10 +408,10 @@ impl Writer {
         pod: &Overlaid<Pod>,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let (Creation::Created(metadata) | Creation::Existed(metadata)) =
-            self.create_as(&pod.rendered, pod, owner).await?;
-        // Only the metadata is known. The watch reports the status.
-        index.update_pod(&metadata, PodSeen::of(&metadata, None));
+        // Only the metadata is known. The watch reports the status, and of a pod that existed it may have done so already.
+        if let Creation::Created(metadata) = self.create_as(&pod.rendered, pod, owner).await? {
+            index.update_pod(&metadata, PodSeen::of(&metadata, None));
+        }
         Ok(())
     }
 

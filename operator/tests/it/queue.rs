@@ -12,7 +12,7 @@ use test_support::api_server::{Calls, Fixture, assert_message, condition, test, 
 
 use crate::change::gone;
 use crate::gangs::kubernetes_minor;
-use crate::restarts::another_job;
+use crate::restarts::{another_job, evict_lead};
 
 mod why;
 
@@ -86,6 +86,7 @@ async fn run(fixture: &Fixture, name: &str, count: usize) -> std::collections::B
     pods
 }
 
+/// The Job's `parallelism`, `completions` and `suspend`.
 fn sizes(job: &Job) -> (Option<i32>, Option<i32>, Option<bool>) {
     let spec = job.spec.as_ref().unwrap();
     (spec.parallelism, spec.completions, spec.suspend)
@@ -246,6 +247,40 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
     });
 }
 
+/// A node shutdown ends the lead and the services pod. The next Job waits for the pods of the former one.
+#[test]
+fn services_pod_that_is_lost_between_two_jobs_is_replaced() {
+    test("services-between", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", with_services(2)).await;
+        let services = async || fixture.find::<Pod>("mc-services").await;
+        let first = until("its services run", services).await;
+        let job = fixture.job("mc").await.uid();
+        let pods = run(&fixture, "mc", 2).await;
+        fixture.hold_pod(&pods[&1]).await;
+        evict_lead(&fixture, &pods[&0], &pods[&1]).await;
+        until("the Job is given up", async || {
+            let job = fixture.find::<Job>("mc").await;
+            job.is_none_or(|job| job.metadata.deletion_timestamp.is_some())
+                .then_some(())
+        })
+        .await;
+        let evicted = json!({ "status": { "phase": "Failed", "reason": "Evicted", "containerStatuses": [{
+            "name": "db", "image": "db:1", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": 137, "reason": "Error" } },
+        }] } });
+        fixture.patch_pod_status(&first, evicted).await;
+        operator.settled().await;
+        fixture.release_pod(&pods[&1]).await;
+        another_job(&fixture, "mc", &job).await;
+        until("another services pod runs", async || {
+            services().await.filter(|pod| pod.uid() != first.uid())
+        })
+        .await;
+        operator.stop().await;
+    });
+}
+
 /// Otherwise the pod would run until somebody deletes the MiniCluster. It stays for the `post` of followers.
 #[test]
 fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
@@ -274,6 +309,7 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
                     .filter(|pod| pod.metadata.deletion_timestamp.is_some())
             })
             .await;
+            // Another reconcile, which deletes nothing.
             fixture
                 .edit(name, json!({ "ttlSecondsAfterFinished": 3600 }))
                 .await;
@@ -349,7 +385,7 @@ fn queue_holds_partially_admitted_size_until_requeue() {
 
         fixture.edit("mc", json!({ "size": 2 })).await;
         take_back(&fixture, "mc", 4).await;
-        let job = until("the new size is written, of which all are needed", async || {
+        let job = until("the Job has the new size, which is `minSize`", async || {
             let job = fixture.job("mc").await;
             (sizes(&job) == (Some(2), Some(2), Some(true))).then_some(job)
         })
@@ -467,7 +503,7 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
             .patch::<Job>("mc", json!({ "spec": { "suspend": true } }))
             .await
             .unwrap();
-        until("its pods are told to stop", async || {
+        until("its pods are being deleted", async || {
             let pods = fixture.all_pods("mc").await;
             pods.iter()
                 .all(|pod| pod.metadata.deletion_timestamp.is_some())
@@ -688,8 +724,8 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
         assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(false)));
         operator.stop().await;
 
-        // The reverse case: the queue's label is removed while no operator runs. Without the annotation, the queue
-        // would not admit a part.
+        // The reverse case: the queue's label is removed while no operator runs. The annotation makes the Job not
+        // elastic: an elastic one is admitted only as a whole.
         let operator = fixture.operator().await;
         queue(
             &fixture,

@@ -44,16 +44,17 @@ fn fields_of_other_objects(spec: &Value) -> Value {
         flux["minimalService"],
         containers,
     ]);
-    // These two fields decide whether there is a NetworkPolicy. They and `servicesPodTemplate` below are added only if
-    // they are set. So the hashes of all other specs stay as earlier versions computed them.
-    let of_network_policy: Vec<&Value> = ["bursting", "leadBroker"]
+    // The first two of these fields decide whether there is a NetworkPolicy, the third where the services pod may run.
+    // They and `servicesPodTemplate` below are added only if they are set. So the hashes of all other specs stay as
+    // earlier versions computed them.
+    let later_fields: Vec<&Value> = ["bursting", "leadBroker", "arch"]
         .iter()
         .filter_map(|field| flux.get(field))
         .collect();
-    let all = if of_network_policy.is_empty() {
+    let all = if later_fields.is_empty() {
         all
     } else {
-        json!([all, of_network_policy])
+        json!([all, later_fields])
     };
     match spec.get("servicesPodTemplate") {
         Some(overlay) => json!([all, overlay]),
@@ -93,6 +94,8 @@ mod tests {
         assert!(!of_same(base, "users: [{name: a}]\ncontainers: [{image: a}]"));
         let bursts = "flux: {bursting: {clusters: [{name: b}]}}\ncontainers: [{image: a}]";
         assert!(!of_same(base, bursts), "it has no NetworkPolicy");
+        let of_arch = "flux: {arch: arm64}\ncontainers: [{image: a}]";
+        assert!(!of_same(base, of_arch), "its services pod has a node selector");
         assert!(!is_of_the_same_objects("a", "a"), "of another version");
     }
 }

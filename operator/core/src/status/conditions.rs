@@ -228,7 +228,8 @@ fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
 /// The condition JobWaitingForResources: whether some of the wanted pods do not run.
 fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement {
     const TYPE: ConditionType = ConditionType::JobWaitingForResources;
-    let waits = summary.running < summary.wanted.saturating_sub(summary.completed_followers);
+    let waits = !summary.lead_has_succeeded()
+        && summary.running < summary.wanted.saturating_sub(summary.completed_followers);
     match state {
         JobState::Active if waits && !outcome.reason.is_empty() => {
             Statement::new(TYPE, True, outcome.reason.clone(), outcome.message.clone())
@@ -309,7 +310,7 @@ fn reconciling(
 ) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Reconciling;
     match state {
-        _ if is_stalled || ready.status == True => None,
+        _ if is_stalled || ready.status == True || summary.lead_has_succeeded() => None,
         JobState::NotRequested if ready.reason != Reason::NotRequested => Some(Statement::new(
             TYPE,
             True,
