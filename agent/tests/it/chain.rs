@@ -60,7 +60,7 @@ fn container_passes_on_every_code_and_reports_who_ended_it() {
         .with(&["sh"]);
         assert_eq!(solo.run(&[]).code, i32::from(code));
         assert_eq!(solo.termination(), program_ended_with(code));
-        // A restart in the same pod does not run it again, and reports the same.
+        // A restart in the same pod does not run the program again, and reports the same.
         assert_eq!(solo.run(&[]).code, i32::from(code), "{code}");
         assert_eq!(
             (solo.termination().by, solo.termination().code),
@@ -95,7 +95,7 @@ fn on_failure_retries_every_nonzero_code_per_container_start() {
     });
 }
 
-/// Exit codes with a meaning for shells, signals or the agent. With the fake Flux some more.
+/// Exit codes with a meaning for shells, signals or the agent. With the fake Flux, also a few others.
 fn special_codes() -> Vec<u8> {
     let few: Vec<u8> = [0, 1, 2, 126, 127, 128, 137, 143, 255]
         .into_iter()
@@ -110,10 +110,10 @@ fn special_codes() -> Vec<u8> {
 
 #[test]
 fn lead_exits_with_code_of_a_job_on_one_and_three_pods() {
-    let both = special_codes()
+    let cases = special_codes()
         .into_iter()
         .flat_map(|code| [(code, 1), (code, 3)]);
-    in_parallel(both, |(code, size)| {
+    in_parallel(cases, |(code, size)| {
         let images = images(&submit(&counted(&format!("exit {code}"))), size);
         let ended = run_all(&images);
         assert_eq!(ended[0].code, i32::from(code), "{size}: {}", ended[0].stderr);
@@ -136,9 +136,9 @@ fn lead_exits_with_code_of_a_job_on_one_and_three_pods() {
 #[test]
 fn job_ended_by_a_signal_exits_128_plus_number() {
     let deadly: Vec<u8> = match real_flux() {
-        // With real Flux each takes long.
+        // With real Flux, each signal takes long.
         Some(_) => vec![1, 2, 9, 11, 15, 34],
-        // Without those that end no process by default.
+        // By default, the signals that are left out end no process.
         None => (1..32)
             .filter(|signal| !(17..=23).contains(signal) && *signal != 28)
             .chain([34, 64])
@@ -193,6 +193,7 @@ fn killed_lead_does_not_rerun_its_program() {
 }
 
 const ON_FAILURE: &str = "restart_policy = 'OnFailure'\n";
+const ARCHIVE: &str = "archive = '/state/archive.tgz'\n";
 
 #[test]
 fn on_failure_reruns_a_failed_program_and_never_a_success() {
@@ -228,8 +229,8 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
             (termination_of(&images[0]), starts(&images)),
             (program_ended_with(0), 4)
         );
-        let more = pod(&images, 0, &network).end();
-        assert_eq!((more.code, starts(&images)), (0, 4), "{}", more.stderr);
+        let later = pod(&images, 0, &network).end();
+        assert_eq!((later.code, starts(&images)), (0, 4), "{}", later.stderr);
         let begin = Instant::now();
         pods.iter().for_each(|follower| follower.signal(15));
         let codes: Vec<i32> = pods.into_iter().map(|follower| follower.end().code).collect();
@@ -244,7 +245,7 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
 }
 
 #[test]
-fn on_failure_does_not_rerun_after_success() {
+fn on_failure_does_not_rerun_a_success_whose_post_failed() {
     let post = "[runner.snippets]\npost = 'exit 9'\n";
     let strict = "[logging]\nstrict = true\n";
     let images = images(
@@ -297,7 +298,7 @@ fn has_dump_begun(image: &Image) -> bool {
 fn killed_lead_does_not_rerun_a_program_whose_end_is_noted() {
     for (policy, code) in [(ON_FAILURE, 0), ("", 0), ("", 7)] {
         let script = counted(&format!("exit {code}"));
-        let spec = format!("archive = '/state/archive.tgz'\n{policy}{}", submit(&script));
+        let spec = format!("{ARCHIVE}{policy}{}", submit(&script));
         let images = images(&spec, 1);
         let network = Network::new();
         let lead = lead_with_slow_dump(&images[0], &network, "writes=100 pause=500");
@@ -389,7 +390,6 @@ fn on_failure_does_not_rerun_a_program_that_was_shut_down() {
 /// The program has failed by itself, and the instance still shuts down or has just ended.
 #[test]
 fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
-    let archive = "archive = '/state/archive.tgz'\n";
     let post = "[runner.snippets]\npost = 'echo >/tmp/ending; sleep 4'\n";
     let trap = "[runner.snippets]\npre = 'trap \"echo >/tmp/ending; sleep 4\" EXIT'\n";
     // The dump of the real Flux ends too soon. So a script in its rc3 takes a while.
@@ -399,7 +399,7 @@ fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
     let before_end = if real_flux().is_some() {
         ("", rc3)
     } else {
-        (archive, "")
+        (ARCHIVE, "")
     };
     for (fields, snippets) in [before_end, ("", post), ("", trap)] {
         let program = submit(&counted("exit 3"));
@@ -425,10 +425,8 @@ fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
     }
 }
 
-const STATE: &str = "archive = '/state/archive.tgz'\n";
-
-/// A lead whose launcher submits a job at its first start, which waits, and then does `end`. At its second start, it
-/// waits for all jobs.
+/// The image of a lead. At the first start, its launcher submits a job that waits for 8 s, and then runs `end`. At the
+/// second start, it waits for all jobs.
 fn with_waiting_job(fields: &str, end: &str) -> Vec<Image> {
     let script = counted(&format!(
         "if [ -e /tmp/again ]; then flux queue drain; exit; fi; echo >/tmp/again
@@ -449,7 +447,7 @@ fn has_waiting_job_run(images: &[Image], network: &Network) -> bool {
 
 #[test]
 fn waiting_jobs_of_a_failed_attempt_do_not_run_in_a_retry() {
-    in_parallel(["", STATE].into_iter(), |archive| {
+    in_parallel(["", ARCHIVE].into_iter(), |archive| {
         let images = with_waiting_job(&format!("{archive}{ON_FAILURE}"), "exit 3");
         let network = Network::new();
         assert_eq!(pod(&images, 0, &network).end().code, 3);
@@ -460,7 +458,7 @@ fn waiting_jobs_of_a_failed_attempt_do_not_run_in_a_retry() {
 /// With an archive, a stop may be a suspension. Without one, only this pod can find the jobs again.
 #[test]
 fn waiting_jobs_of_a_stopped_attempt_stay_only_in_an_archive() {
-    in_parallel(["", STATE].into_iter(), |archive| {
+    in_parallel(["", ARCHIVE].into_iter(), |archive| {
         let fields = format!("{archive}{ON_FAILURE}");
         let images = with_waiting_job(&fields, "while :; do sleep 0.05; done");
         let network = Network::new();
@@ -474,7 +472,7 @@ fn waiting_jobs_of_a_stopped_attempt_stay_only_in_an_archive() {
 
 #[test]
 fn waiting_jobs_in_the_archive_of_a_failure_run_later() {
-    let images = with_waiting_job(STATE, "exit 3");
+    let images = with_waiting_job(ARCHIVE, "exit 3");
     let network = Network::new();
     assert_eq!(pod(&images, 0, &network).end().code, 3);
     forget_starts(&images[0]);
@@ -503,7 +501,7 @@ fn on_failure_reruns_a_program_whose_container_was_stopped() {
 #[test]
 fn on_failure_obeys_a_stop_while_the_archive_is_saved() {
     let spec = format!(
-        "archive = '/state/archive.tgz'\n{ON_FAILURE}{}",
+        "{ARCHIVE}{ON_FAILURE}{}",
         submit(&counted("until [ -e /tmp/go ]; do sleep 0.05; done; exit 3"))
     );
     let images = images(&spec, 1);
@@ -570,7 +568,7 @@ fn restart_after_kill_knows_whether_program_was_shut_down() {
     }
     for is_shut_down in [true, false] {
         let script = counted("[ -e /tmp/again ] || { echo up; while :; do sleep 0.05; done; }");
-        let spec = format!("archive = '/state/archive.tgz'\n{ON_FAILURE}{}", submit(&script));
+        let spec = format!("{ARCHIVE}{ON_FAILURE}{}", submit(&script));
         let images = images(&spec, 1);
         let network = Network::new();
         let lead = lead_with_slow_dump(&images[0], &network, "writes=100 pause=500");
@@ -650,12 +648,11 @@ fn follower_stopped_while_waiting_exits_with_replace_code() {
 fn complete_workers_exit_0_only_after_joining() {
     let spec = submit("while [ ! -e /tmp/go ]; do sleep 0.02; done") + "[flux]\ncomplete_workers = true\n";
     let all = images(&spec, 2);
-    let pods = start(&all, &Network::new(), &[]);
+    let mut pods = start(&all, &Network::new(), &[]);
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     // By then the follower has joined.
     std::thread::sleep(Duration::from_millis(1500));
     send(broker, 9);
-    let mut pods = pods;
     assert_eq!(pods.remove(1).end().code, 0);
     let alone = images(&spec, 2);
     fs::remove_file(alone[1].at("/mnt/flux/view/bin/flux")).unwrap();
@@ -677,7 +674,7 @@ fn complete_workers_exit_0_only_after_joining() {
     );
 }
 
-/// The Job would not recreate an index that has succeeded, and the lead's next attempt needs all.
+/// The Job would not recreate an index that has succeeded, and the lead's next attempt needs all pods.
 #[test]
 fn worker_does_not_complete_if_its_lead_may_restart() {
     let program = submit("while [ ! -e /tmp/go ]; do sleep 0.02; done; exit 7");
@@ -712,7 +709,7 @@ fn processes_left_by_a_killed_broker_are_killed() {
     let pods = start(&images, &Network::new(), &[]);
     pods[1].wait_for_output("left ");
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
-    let left = eventually("what it starts", || children_of(broker).first().copied());
+    let left = eventually("the broker's child", || children_of(broker).first().copied());
     send(broker, 9);
     pods[1].wait_for_output("killed processes that the broker left behind: 1");
     // The next broker prints the line again.
@@ -734,7 +731,7 @@ fn program_left_by_the_leads_killed_broker_is_killed() {
     let images = images(&spec, 1);
     let lead = pod(&images, 0, &Network::new());
     lead.wait_for_output("up\n");
-    eventually("it ticks", || gate(&images[0], "ticks").exists().then_some(()));
+    eventually("ticks", || gate(&images[0], "ticks").exists().then_some(()));
     send(lead.children()[0], 9);
     let ended = lead.end();
     assert_eq!(ended.code, 137, "{}", ended.stderr);
@@ -809,7 +806,7 @@ fn stop_before_program_begins_reports_no_program_code() {
 
 #[test]
 fn instance_that_does_not_come_up_is_no_program_failure() {
-    // For any program. A broker without an interpreter cannot be started.
+    // The last instance has no program. A broker whose interpreter is missing cannot be started.
     let idle = "[runner]\ninteractive = true\n".to_owned();
     for (program, flux, why) in [
         (

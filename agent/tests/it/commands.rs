@@ -31,7 +31,7 @@ fn mount_folder(size: usize, rank: usize) -> tempfile::TempDir {
     .unwrap();
     let hostlist = hosts.join(",");
     let spec = format!(
-        "name = 'mc'\nsize = {size}\nmount_path = '{mount}'\n[view]\nenabled = false\n[network]\nport = 1\nhostlist = '{hostlist}'\n"
+        "name = 'mc'\nsize = {size}\nmount_path = '{mount}'\n[view]\nenabled = false\n[network]\nhostlist = '{hostlist}'\n"
     );
     fs::write(folder.path().join("agent.toml"), spec).unwrap();
     let certificate = folder.path().join("curve.cert");
@@ -310,7 +310,7 @@ fn change_spec(folder: &Path, old: &str, new: &str) {
     fs::write(&file, spec.replace(old, new)).unwrap();
 }
 
-/// Neither by another `flux` on the PATH nor by the user's search paths.
+/// The image has another `flux` on the PATH, and search paths for libraries and Python.
 #[test]
 fn flux_of_the_view_is_not_disturbed_by_the_image() {
     let folder = mount_folder(1, 0);
@@ -338,7 +338,7 @@ fn flux_of_the_view_is_not_disturbed_by_the_image() {
         "connect -- flux python -c x",
         "as-flux flux queue list",
     ];
-    // Their programs are the user's.
+    // These run the user's programs.
     let kept = [
         "connect -- flux proxy u x",
         "connect -- flux batch x",

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! one run under strace ─► the calls that write, counted by name and thread
-//! for each: fresh folder ─► run, killed just before that call ─► nothing half, no key to read ─► run ─► same tree
+//! for each: fresh folder ─► run, killed just before that call ─► whole files, no readable key ─► run ─► same tree
 //! ```
 //!
 //! Also: full disks of many sizes, and a container with 16 MiB.
@@ -86,8 +86,8 @@ fn moments(trace: &str, threads: bool) -> Vec<Moment> {
             && !["O_WRONLY", "O_RDWR", "O_CREAT"]
                 .iter()
                 .any(|flag| words.contains(flag));
-        let only_speaks = name == "write" && ["1, ", "2, "].iter().any(|fd| words.starts_with(fd));
-        if running && WRITING.contains(&name) && !only_reads && !only_speaks {
+        let only_prints = name == "write" && ["1, ", "2, "].iter().any(|fd| words.starts_with(fd));
+        if running && WRITING.contains(&name) && !only_reads && !only_prints {
             moments.push(Moment {
                 call: name.to_owned(),
                 number: *count,
@@ -205,7 +205,7 @@ fn install_is_repeatable_after_a_kill_at_any_write() {
             );
             let existing = fs::read(&target).ok();
             let is_whole = existing.as_ref() == Some(&new) || existing.as_ref() == there_before;
-            assert!(is_whole, "{moment:?}: part of a program stands at its name");
+            assert!(is_whole, "{moment:?}: only a part of the program is at its name");
             let mode = fs::metadata(&target).map(|data| data.mode() & 0o7777);
             assert!(
                 mode.is_err() || mode.is_ok_and(|mode| mode == 0o755),
@@ -418,9 +418,9 @@ fn run_is_repeatable_after_a_kill_at_any_write() {
         // Files at their final names are complete.
         for (path, node) in have.iter().filter(|(_, node)| matches!(node.what, What::File(_))) {
             // These two grow during the run. Both begin with `started`.
-            let grows = |first: &[u8]| matches!(&node.what, What::File(bytes) if bytes.is_empty() || bytes.starts_with(first));
             if path == STARTS || path.ends_with("/config/program-result") {
-                assert!(grows(b"started"), "{node:?}");
+                let begins = matches!(&node.what, What::File(bytes) if bytes.is_empty() || bytes.starts_with(b"started"));
+                assert!(begins, "{node:?}");
                 continue;
             }
             // Not in `want`: a file that is there only during a run. In /etc: the accounts before the run changes them.
@@ -430,7 +430,7 @@ fn run_is_repeatable_after_a_kill_at_any_write() {
         }
         age_temporary_files(image.top(), &have);
         assert_eq!(run_lead(&image, Vec::new()), 0);
-        // The record counts the killed start too, if that start came so far as to write it.
+        // If the killed start had written the record, the record counts that start, too.
         let mut same = image.tree();
         if let (Some(node), Some(first)) = (same.get_mut(STARTS), want.get(STARTS)) {
             let What::File(bytes) = &mut node.what else {
@@ -500,7 +500,7 @@ impl Drop for Limit {
 }
 
 #[test]
-fn sixteen_megabytes_of_memory_are_enough() {
+fn install_and_view_run_with_16_mib_of_memory() {
     let limit = Limit::new(16 << 20);
     let to = folder();
     let (code, stderr) = limit.run(&words(agent(), &["install", "--to", to.path().to_str().unwrap()]));
@@ -528,7 +528,7 @@ fn leftovers_of_a_killed_broker_do_not_block_the_next_start() {
     let job = "[ -e /record/second ] || { >/record/second; kill -9 -1; }";
     let image = Image::usual();
     image.hosts("mc", "flux-service", 1);
-    // No sidecar runs. It is in the spec so that the agent also writes its note of the end.
+    // No sidecar runs. The spec has one so that the agent also writes the file `ended`.
     let spec = format!(
         "name = 'mc'\nrestart_policy = 'OnFailure'\n[runner.program]\nmode = 'submit'\nwords = ['bash', '-c', '{job}']\n\
          [sidecars.client]\ncommand = 'exec flux proxy $fluxsocket flux uptime'\n"
@@ -554,7 +554,7 @@ fn leftovers_of_a_killed_broker_do_not_block_the_next_start() {
     for tree in [&mut want, &mut have] {
         tree.remove("/mnt/flux/config/agent/starts");
         tree.remove("/mnt/flux/config/program-result");
-        // The second run ended, and notes this for the sidecar.
+        // Only the second run came to its end, and wrote this file for the sidecar.
         tree.remove("/mnt/flux/config/ended");
     }
     assert_same(&want, &have, "the second run");

@@ -133,7 +133,7 @@ fn words(value: &Value) -> Vec<&str> {
 }
 
 /// An assumed value for a label or a field of the pod.
-fn pretended(path: &str) -> &'static str {
+fn assumed(path: &str) -> &'static str {
     match path {
         "metadata.namespace" => "default",
         "metadata.labels['batch.kubernetes.io/job-name']" => "example-node-0",
@@ -156,7 +156,7 @@ fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> 
     let variables = container["env"].as_array().unwrap().iter().map(|variable| {
         let value = variable["value"].as_str();
         let value = value
-            .unwrap_or_else(|| pretended(variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap()));
+            .unwrap_or_else(|| assumed(variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap()));
         format!("--env={}={value}", variable["name"].as_str().unwrap())
     });
     let mut dry_run = Command::new(AGENT);

@@ -116,7 +116,7 @@ fn failed_batch_ends_with_the_numbers_of_its_lines() {
 fn batch_does_not_wait_for_a_program_in_the_background() {
     let begin = Instant::now();
     let background = "true; sleep 1000 >/dev/null 2>&1 &";
-    // The other lines may not be submitted yet at the end, or never.
+    // When the batch's script ends, a second line may not be submitted yet, or cannot be.
     for (lines, code) in [
         (&[background][..], 0),
         (&[background, "true &", "true | cat &"], 0),
@@ -224,7 +224,8 @@ fn two_clusters_of_one_hostlist_form_one_instance() {
     if real_flux().is_none() {
         return;
     }
-    let list = "hostlist = 'flux-sample-[0-1],gffw-compute-a-[0-1]'\n";
+    let hostlist = "flux-sample-[0-1],gffw-compute-a-[0-1]";
+    let list = format!("hostlist = '{hostlist}'\n");
     let script = "flux run -N4 -n4 hostname; while [ ! -e /tmp/go ]; do sleep 0.1; done";
     let program = launch(script);
     let lead = format!("lead = {{address = '{V4}1', port = 8050}}\n");
@@ -272,10 +273,9 @@ fn two_clusters_of_one_hostlist_form_one_instance() {
             let output = pod.exec(&["/usr/bin/env", uri, "/mnt/flux/view/bin/flux", "getattr", name]);
             String::from_utf8_lossy(&output.stdout).trim().to_owned()
         };
-        // The part of `list` between the quotes is the hostlist.
         assert_eq!(
             (attribute("rank"), attribute("hostlist")),
-            (rank.to_string(), list[12..list.len() - 2].to_owned())
+            (rank.to_string(), hostlist.to_owned())
         );
     }
     open(&images, "go");

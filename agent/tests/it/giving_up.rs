@@ -189,7 +189,7 @@ fn panic_leaves_a_termination_message() {
     let image = pod_image("", 1);
     let command = run_words(&[]);
     let mut container = Container::new(&image, "mc-0", &command);
-    // Only a debug build of the agent panics by this variable.
+    // In a debug build, this variable makes the agent panic.
     container.set("FLUX_AGENT_PANIC", "1");
     let ended = run(&[container]).remove(0);
     let termination = termination_of(&image);

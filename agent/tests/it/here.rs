@@ -67,7 +67,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
         facts["environment"]["FLUX_OPTION_FLAGS"], "-opmi=none",
         "the environment is the container's, not that of the exec"
     );
-    // The agent keeps this variable, which the operator sets, from the programs that it starts.
+    // The operator sets this variable for the agent, which removes it for the programs that it starts.
     assert_eq!(facts["environment"].get("FLUX_AGENT_INDEX_FAILURES"), None);
     assert_eq!(facts["environment"]["DB_PASSWORD"], "(left out)");
 
@@ -151,7 +151,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
 }
 
 #[test]
-fn sidecar_prints_its_own_plan_and_fails_without_a_spec() {
+fn sidecar_prints_its_own_plan_and_facts_need_a_spec() {
     let image = pod_image(SPEC, 1);
     let container = Container::new(&image, "mc-0", &[AGENT, "sidecar", "side"]);
     let running = Running::pod(&container, &Network::new());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs `script` with a tmpfs of this size at $1. Returns its standard error and standard output.
+/// Runs `script` with a tmpfs with these mount options at $1. Returns its standard error and standard output.
 fn on_small_disk(options: &str, disk: &Path, script: &str) -> (String, String) {
     let disk = disk.display().to_string();
     let script = format!("mount -t tmpfs -o {options} tmpfs \"$1\"\n{script}");
@@ -60,7 +60,7 @@ fn view_too_large_for_disk_fails_in_one_line_and_frees_space() {
         .collect();
     want.sort();
     let view = view(image.path(), disk.path()).join(" ");
-    // Limits of bytes and of inodes: each write fails at another place.
+    // With each limit of bytes or inodes, another write fails.
     let sizes = (1..40).step_by(4).map(|pages| format!("size={}k", pages * 8));
     let counts = (2..40).step_by(3).map(|count| format!("nr_inodes={count}"));
     let (mut failed, mut succeeded) = (0, 0);
