@@ -196,7 +196,7 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
     });
 }
 
-/// The operator deletes by what the spec says now.
+/// Before a deletion, the operator asks the API server whether the spec is still the one that its watch has delivered.
 #[test]
 fn unseen_edit_prevents_a_deletion_after_the_end() {
     test("stale-ttl", async |fixture| {
@@ -218,6 +218,7 @@ fn unseen_edit_prevents_a_deletion_after_the_end() {
         fixture.edit("pods", json!({ "cleanupPods": null })).await;
         fixture.end_pod(&pods[1][&0], 0, "Completed", "").await;
         fixture.when_condition("pods", "Complete", "True").await;
+        // Longer than the TTL.
         tokio::time::sleep(Duration::from_secs(8)).await;
         for name in ["ttl", "pods"] {
             assert_eq!(fixture.get(name).await.metadata.deletion_timestamp, None);
@@ -232,7 +233,7 @@ fn unseen_edit_prevents_a_deletion_after_the_end() {
     });
 }
 
-/// The status has given the Job up, because a pod could not mount the view. Then the pod runs, and so does the program.
+/// The operator has given up the Job, since a pod could not mount the view. Then the pod runs, and so does the program.
 #[test]
 fn unseen_start_is_not_repeated_to_copy_the_view() {
     if kubernetes_minor() < 35 {
@@ -312,14 +313,14 @@ fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
         })
         .await;
         tokio::time::sleep(SETTLE).await;
-        let is_untold = async || {
+        let assert_untold = async || {
             let lead = fixture.api::<Pod>().get(&pods[&0].name_any()).await.unwrap();
             assert_eq!(lead.annotations().get("flux-framework.org/end"), None);
         };
-        is_untold().await;
+        assert_untold().await;
         is_silent.send_replace(false);
         fixture.when_is("mc", "reason", "WaitingForPods").await;
-        is_untold().await;
+        assert_untold().await;
         operator.stop().await;
     });
 }

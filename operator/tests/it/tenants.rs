@@ -71,7 +71,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
                 .patch("plain", &PatchParams::default(), &add)
                 .await
                 .is_err(),
-            "not by a later change either"
+            "the tenant added a volume by a later change"
         );
 
         // The tenant may go on using what an administrator created.
@@ -88,7 +88,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
                 .patch("given", &PatchParams::default(), &other)
                 .await
                 .is_err(),
-            "but not turn into another"
+            "the tenant changed the administrator's volume"
         );
     });
 }
@@ -165,10 +165,10 @@ fn labels_that_claim_another_cluster_are_ignored() {
         fixture.when_is("victim", "observedGeneration", 2).await;
         assert_unharmed(&fixture, &before, &job).await;
         let copy = fixture.api::<Job>().get("copy").await.unwrap();
-        assert_eq!(copy.metadata.owner_references, None, "it is nobody's");
+        assert_eq!(copy.metadata.owner_references, None, "the copy has no owner");
         operator.stop().await;
 
-        // Nor through an operator that sees the copies first.
+        // An operator that sees the copies at its start ignores them, too.
         let next_operator = fixture.operator().await;
         fixture
             .edit("victim", json!({ "ttlSecondsAfterFinished": 601 }))

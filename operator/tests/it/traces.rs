@@ -44,7 +44,7 @@ fn message(host: &str, role: &str, code: u8) -> String {
     Termination::new(Ender::Program, code).encode_with(&timeline)
 }
 
-/// Here the operator has an endpoint. The test `quiet.rs` counts the calls of an operator without one.
+/// Here the operator has an endpoint. The tests in `quiet.rs` count the calls of an operator without one.
 #[test]
 fn traced_cluster_and_its_pods_are_one_trace_when_they_end() {
     test("traced", async |fixture| {

@@ -17,11 +17,12 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::prometheus::free_address;
 use test_support::api_server::runtime;
 
 /// How long the API server waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The limit of its pod is 320 MiB.
+/// Below the limit of the webhook's pod, 320 MiB.
 const MEMORY_MAX: u64 = 288 << 20;
 
 /// The program, with the test's certificate.
@@ -38,13 +39,6 @@ impl Drop for Webhook {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
 }
 
 impl Webhook {
@@ -217,7 +211,7 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
             review(&[format!("{{\"spec\":[{}]}}", zeros(8 << 20))]),
             review(&["[".repeat(15 << 20) + &"]".repeat(15 << 20)]),
             review(&[format!("\"{}\"", "\\u003c".repeat(5 << 20))]),
-            // The largest number of values that is read.
+            // Nearly 200,000 values in each object, the most that the webhook reads.
             review(&vec![
                 format!("{{\"metadata\":{{\"a\":[{}]}}}}", zeros(390_000));
                 60

@@ -43,7 +43,7 @@ const MEANINGFUL: &[&str] = &[
     "cleanup",
 ];
 
-/// Whether typed clients of the Go operator have this struct. `fluxuser` is a second spelling of our `fluxUser`.
+/// Whether typed clients of the Go operator have this field. `fluxuser` is a second spelling of our `fluxUser`.
 fn is_known_to_go(version: Version, path: &str) -> bool {
     let unknown: &[&str] = match version {
         Version::V1alpha1 => &["flux.container", "automountServiceAccountToken", "noWaitSocket"],

@@ -69,7 +69,7 @@ fn adapt(jobset: &mut Value, reads_late_spec: bool) -> &mut Value {
 
 impl Set {
     /// Creates the example's object, with this change of its program.
-    async fn create(&self, words: Value, reads_late_spec: bool) {
+    async fn create(&self, change: Value, reads_late_spec: bool) {
         let mut job = example(self.kind, self.kind);
         let mut objects = Vec::new();
         let program = if self.kind == "jobset" {
@@ -86,7 +86,7 @@ impl Set {
             job["spec"]["trainer"]["image"] = json!(app_image());
             &mut job["spec"]["trainer"]
         };
-        for (field, value) in words.as_object().unwrap() {
+        for (field, value) in change.as_object().unwrap() {
             program[field] = value.clone();
         }
         objects.push(job);

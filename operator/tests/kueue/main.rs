@@ -139,8 +139,8 @@ fn clusters_run_in_turn_when_the_quota_fits_one() {
         };
         fixture.until("all have ended", ask).await;
         assert!(!have_run.is_empty(), "none was seen to run");
-        let is_told = |message: &String| message.contains("queue team") && message.contains("quota");
-        assert!(waits.iter().any(is_told), "{waits:?}");
+        let names_quota = |message: &String| message.contains("queue team") && message.contains("quota");
+        assert!(waits.iter().any(names_quota), "{waits:?}");
         for (name, code) in clusters {
             ended(fixture, name, code).await;
         }
