@@ -1,4 +1,4 @@
-"""Calls from code without an event loop, or with a busy one, as notebooks have: another thread's loop runs them."""
+"""Runs coroutines in another thread, for callers without a free event loop: scripts, and cells of a notebook."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _next(items: queue.SimpleQueue[T]) -> T:
 
 
 class _Relay:
-    """A screen for another thread, the caller's: a notebook shows below a cell what the cell's own thread prints."""
+    """Passes the calls to the caller's thread: a notebook shows below a cell only what the cell's own thread prints."""
 
     def __init__(self, calls: queue.SimpleQueue[Callable[[Screen], None] | None]) -> None:
         self._calls = calls
@@ -124,7 +124,7 @@ def drive(
     interrupt: Callable[[], None] | None = None,
     most_interrupts: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Runs to the end; this thread uses `screen`, whose failure cancels the run and waits until it has ended.
+    """Runs `run` to its end. This thread writes to `screen`; if that fails, it cancels the run and waits for its end.
 
     Ctrl-C calls `interrupt` in the loop, at most as often as `most_interrupts` says. After that, or without
     `interrupt`, Ctrl-C cancels the run.

@@ -44,7 +44,7 @@ class MiniClusterError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.message}" if self.name else self.message
-        # A traceback prints it. `message` is as the cluster has it.
+        # A traceback prints this text. `message` is as the cluster has it.
         return printable(f"{text}\n{self.remedy}" if self.remedy else text)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -217,7 +217,7 @@ class FluxExecutor(concurrent.futures.Executor):
         """The lines to send; None: there is no connection."""
         self._refusals = Refusals()
         self._has_answered = False
-        """Whether the helper of this connection has."""
+        """Whether the helper of this connection has answered."""
         self._has_connected = False
         self._outages: set[str] = set()
         """Why there is no connection, as it was logged."""
@@ -339,7 +339,7 @@ class FluxExecutor(concurrent.futures.Executor):
                 raise
 
     def _warn(self, why: str) -> None:
-        """Logs each cause of an outage once: while an image cannot be pulled, the kubelet alternates between two."""
+        """Logs each cause of an outage once: for an image that cannot be pulled, the kubelet alternates between two."""
         if why not in self._outages:
             self._outages.add(why)
             logging.getLogger(__package__).warning("%s: %s; retrying", self._name, printable(why))
@@ -392,8 +392,8 @@ class FluxExecutor(concurrent.futures.Executor):
     async def _write(self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[bytes | None]) -> None:
         data = f"{len(HELPER):08}".encode() + HELPER + _line(self._resume_request())
         while True:
-            for place in range(0, len(data), CHUNK):
-                await connection.send_bytes(bytes([STDIN]) + data[place : place + CHUNK])
+            for offset in range(0, len(data), CHUNK):
+                await connection.send_bytes(bytes([STDIN]) + data[offset : offset + CHUNK])
             lines = [await outbox.get()]
             while not outbox.empty():
                 lines.append(outbox.get_nowait())
@@ -411,7 +411,7 @@ class FluxExecutor(concurrent.futures.Executor):
 
     async def _read(self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[bytes | None]) -> None:
         parts: list[bytes] = []
-        """Of an answer whose end has not come yet."""
+        """The beginning of an answer whose end has not come yet."""
         errors, is_ready = b"", False
         async for channel, data in program.messages(connection):
             if channel == STDERR:
@@ -536,7 +536,7 @@ def _settle(task: _Task, done: dict[str, Any]) -> None:
         if is_returned:
             task.future.set_result(value)
         else:
-            # With its traceback in the job.
+            # The job's standard error has the function's traceback.
             value.__cause__ = TaskFailed("the function raised it", exit_code=code, stderr=stderr, id=task.id)
             task.future.set_exception(value)
 

@@ -129,7 +129,7 @@ class Follower:
         self._is_end_unseen = False
         """It was deleted while no events came."""
         self._given_up: MiniClusterError | None = None
-        """Why it was to be deleted before its job began, if it is unknown who has deleted it: an answer may be lost."""
+        """Why this program tried to delete it before its job began, if it is unknown whether that has deleted it."""
         self._interrupts = 0
         self._way: Way | None = None
         # Whether a request to stop is under way: the watch may report its result before the answer comes.
@@ -168,7 +168,7 @@ class Follower:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self.screen.end()
 
-    # ---- what happens beside
+    # ---- background tasks
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         async def run() -> None:
@@ -227,7 +227,7 @@ class Follower:
         try:
             way = await stop.in_order(self.target, self.name, self.uid)
         except MiniClusterError as error:
-            # It is followed all the same.
+            # The job goes on, and is followed further.
             self._is_stopping = False
             self.screen.say(str(error))
         else:

@@ -74,7 +74,7 @@ class Helper:
         self.waiting = collections.deque()  # type: Any
         # Sizes of jobspecs that Flux has got and not answered, by token.
         self.unanswered = {}  # type: Any
-        # Of a request whose end has not come yet.
+        # The beginning of a request whose end has not come yet.
         self.parts = []  # type: Any
         self.environment = environment()
 
@@ -159,7 +159,7 @@ class Helper:
         return {token: jobid for token, jobid in ids.items() if jobid is not None}
 
     def list_jobs(self, seen: Any) -> Any:
-        """Token and id of each job that is not in `seen`, and adds it there."""
+        """Yields token and id of each job that is not in `seen`, and adds the id to `seen`."""
         payload = {"max_entries": 0, "attrs": ["t_submit"], "constraint": {"and": []}, "since": 0.0}
         for job in self.handle.rpc("job-list.list", payload).get()["jobs"]:
             if job["id"] in seen:
@@ -188,7 +188,7 @@ class Helper:
                 # Flux pipes jobspecs to its validator, too, with the limit that MOST_UNANSWERED_BYTES describes. It is
                 # not needed: this module of Flux has made a valid jobspec.
                 future = flux.job.submit_async(self.handle, jobspec, novalidate=True)
-            except Exception as error:  # whatever Flux's module says of a job that cannot be
+            except Exception as error:  # whatever Flux's module raises for an invalid job
                 self.refuse(token, str(error))
                 continue
             self.unanswered[token] = len(jobspec)
@@ -259,7 +259,7 @@ class Helper:
         try:
             eventlog = future.get()["guest.output"]
         except OSError:
-            # It never ran.
+            # The job never ran.
             eventlog = ""
         for line in filter(None, eventlog.split("\n")):
             event = json.loads(line)
@@ -274,7 +274,7 @@ class Helper:
         say({"token": token, "done": done})
 
     def on_cancel(self, request: Any) -> None:
-        # A job that has ended meanwhile cannot be cancelled, and needs not be.
+        # A job that has ended meanwhile cannot be cancelled, and need not be.
         flux.job.cancel_async(self.handle, request["id"], "cancelled by its executor")
 
 

@@ -56,7 +56,7 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
         runner["environment"] = {**(runner.get("environment") or {}), **wanted.environment}
     if wanted.command:
         runner["command"] = join(wanted.command)
-        # What the document runs instead of a command, or makes of it.
+        # These fields of the document would replace the command, or change how it runs.
         runner.pop("batch", None)
         runner.pop("batchRaw", None)
         runner.pop("diagnostics", None)

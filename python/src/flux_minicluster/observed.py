@@ -219,7 +219,7 @@ def replaces(pod: Object) -> bool:
 def has_failed_before_program(pod: Object) -> bool:
     """Whether the runner's earlier start has failed before it ran the program.
 
-    The runtime could not start the container, or its agent reports that it, or a snippet, failed.
+    Either the runtime could not start the container, or the agent reports a failure of its own or of a snippet.
     """
     end = _last_end(pod)
     if end.get("reason") in ("StartError", "ContainerCannotRun"):
@@ -228,7 +228,7 @@ def has_failed_before_program(pod: Object) -> bool:
     if termination.get("programCode") is not None:
         return False
     if termination.get("by") == "agent":
-        # With these, the agent did not run the program again, or has a bug.
+        # In these cases, the agent did not run the program again, or has a bug.
         return termination.get("category") not in (None, "lead-lost", "internal")
     return termination.get("by") == "snippet"
 

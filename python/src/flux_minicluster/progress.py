@@ -75,7 +75,7 @@ def _view(seen: Observed) -> Stage:
 
 
 def _brokers(seen: Observed) -> Stage:
-    ready = max(seen.status.get("readySize") or 0, 0)
+    ready = seen.status.get("readySize") or 0
     count = f"{ready} of {seen.size} ready"
     if seen.has_been_up or 0 < seen.size <= ready:
         return Stage("brokers", State.DONE, count)

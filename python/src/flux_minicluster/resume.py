@@ -13,7 +13,7 @@ from .observed import time_of
 # A time as the kubelet writes it, in the zone of its node. Compared as (second since 1970, fraction): the zone's offset
 # changes when clocks go back, and the fraction has a varying number of digits.
 _TIME = re.compile(rb"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(\.\d+)?(Z|[+-]\d{2}:\d{2})")
-_HEAD_MAX = 64
+_HEAD_MAX = 64  # bytes in which the time of a line must end; a time has 35 at most
 # Most bytes of a message that are kept.
 _MESSAGE_MAX = 1024
 _Time = tuple[int, bytes]
@@ -88,7 +88,7 @@ class Resume:
                 self._within_line(data[:end], new)
                 data = data[end:]
                 continue
-            end = next((place for place, byte in enumerate(data) if byte in b" \n"), len(data))
+            end = next((index for index, byte in enumerate(data) if byte in b" \n"), len(data))
             end = min(end, _HEAD_MAX - len(self._head))
             self._head += data[:end]
             data = data[end:]
@@ -154,4 +154,4 @@ def _time(head: bytes) -> _Time | None:
         moment = time_of((second + zone).decode())
     except ValueError:
         return None
-    return int(moment.timestamp()), (fraction or b".").ljust(10, b"0")
+    return int(moment.timestamp()), (fraction or b".").ljust(10, b"0")  # the point and nine digits

@@ -20,8 +20,7 @@ from .screen import Screen, Silent
 from .stop import Way
 from .target import FAILURES, TRIES, Access, NameTaken, Target, may_pass, words
 
-# How long a creation that was cancelled may take, since the API server may be at it. As long again may it take to undo
-# the creation.
+# How long to wait for the answer to a creation whose caller was cancelled, and as long again for undoing it.
 CANCEL_SECONDS = 15.0
 # How long the API server may be away when the operator is asked to delete a MiniCluster that has ended.
 CLEANUP_SECONDS = 180.0
@@ -29,7 +28,7 @@ CLEANUP_SECONDS = 180.0
 QUIET_SECONDS = 5.0
 # Letters that complete a generated name.
 NAME_LETTERS = 5
-# Letters of the mark. Too many to be drawn again, as those of a name may be.
+# Letters of the mark that a run sets. Unlike generated names, marks are too long to collide.
 _MARK_LETTERS = 16
 _REMEDY = "`kubectl logs` may still have it. `MiniCluster.attach({name!r}).delete()` deletes it."
 
@@ -40,7 +39,7 @@ def letters(count: int) -> str:
 
 
 def located(access: Access, document: dict[str, Any]) -> Access:
-    """The namespace that the document names, if the caller names none."""
+    """`access`, with the namespace that the document names if the caller names none."""
     wanted = document["metadata"].get("namespace")
     if wanted and access.namespace and wanted != access.namespace:
         raise ValueError(f"namespace: the document's is {wanted}, and the caller's is {access.namespace}")
@@ -54,7 +53,7 @@ async def create(target: Target, document: dict[str, Any], screen: Screen) -> di
     """
     metadata = document["metadata"]
     metadata["annotations"] = {**(metadata.get("annotations") or {}), RUN_ANNOTATION: letters(_MARK_LETTERS)}
-    # Who may not look at pods cannot follow a job: this is found out before there is one.
+    # A user who may not list pods cannot follow a job. So this fails before the job exists.
     await target.pods_of(metadata["name"])
     creating = asyncio.ensure_future(_create(target, document, screen))
     try:

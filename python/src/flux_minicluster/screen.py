@@ -6,6 +6,7 @@ import codecs
 import html
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -208,6 +209,4 @@ def _is_notebook() -> bool:
 
 
 def _width() -> int:
-    import shutil
-
     return shutil.get_terminal_size().columns

@@ -71,7 +71,7 @@ async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
             # `at_once` has tried the deletion again itself, and it may have been carried out.
             if attempt.is_deleting and may_pass(error):
                 raise
-            # 404: the pod was there when the pods were listed.
+            # 404: the pod has gone since the pods were listed.
             if refusals.is_final(error) or not (may_pass(error) or error.status in (403, 404)):
                 raise
             attempt.obstacle = words(error)

@@ -58,7 +58,7 @@ PLUGIN_WAITS = "waiting for the credential plugin of the kubeconfig. To log in, 
 RUN_PLUGIN = "Run `kubectl get pods`, which shows the plugin's own message."
 INSTALL = "Ask your administrator to install the operator (docs/getting-started.md)."
 
-# Besides letters, digits and `_.-~`.
+# What the name of a header may contain besides letters, digits and `_.-~`.
 _OF_HEADER_NAMES = "!#$&'*+^`|"
 
 T = TypeVar("T")
@@ -531,7 +531,7 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
             f"cannot find the API server: {words(error)}", remedy="Check KUBECONFIG and the name of the context."
         ) from error
     if "exec" in (loader._user or ()) and not configuration.api_key and not configuration.cert_file:
-        # The loader only logs it. Without credentials, the API server may refuse (403) what the user may do.
+        # The loader only logs this failure. Without credentials, the API server may refuse (403) what the user may do.
         raise CallFailed("cannot log in: the credential plugin of the kubeconfig failed", remedy=RUN_PLUGIN)
     _complete(configuration, loader._user.value if loader._user else {})
     return configuration, (loader.current_context["context"] or {}).get("namespace") or "default"
