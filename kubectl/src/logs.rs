@@ -28,8 +28,8 @@ pub use resume::Resume;
 const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 /// Time until a log that has ended is requested again, since its container still runs.
 const PAUSE_AFTER_END: Duration = Duration::from_millis(250);
-/// After so many ends without anything new (2 s), the status of an ended container would be known. Then the pause doubles,
-/// to eight times as long.
+/// Number of ends in a row without new lines after which each end doubles the pause, to eight times as long. By then
+/// (2 s), the status shows whether the container has ended.
 const QUICK_ENDS: u32 = 8;
 /// Time between two attempts after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ pub struct Args {
 /// Prints the logs.
 pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     let name = &args.name;
-    let none = |what: &str| none(target, name, what);
+    let no_pods = |what: &str| no_pods(target, name, what);
     if args.all && args.follow {
         return follow_all(target, args).await;
     }
@@ -105,12 +105,12 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
         } else {
             find(target, args).await?.1
         };
-        let pod = pod.ok_or_else(|| none(&format!("no pod with index {index}")))?;
+        let pod = pod.ok_or_else(|| no_pods(&format!("no pod with index {index}")))?;
         return print_one(target, &pod, args).await.map(|()| 0);
     }
     let mut pods = target.pods_of(&target.cluster(name).await?).await?;
     if pods.is_empty() {
-        return Err(none("no pods"));
+        return Err(no_pods("no pods"));
     }
     pods.sort_by_key(|pod| (observed::index(pod), observed::created(pod)));
     let prints = pods
@@ -124,8 +124,8 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// The failure if the MiniCluster has no such pods.
-fn none(target: &Target, name: &str, what: &str) -> Failure {
+/// The failure if the MiniCluster lacks the wanted pods. `what` completes "NAME has …".
+fn no_pods(target: &Target, name: &str, what: &str) -> Failure {
     let why = target.access.command("why", name);
     Failure::Message(format!("{name} has {what}: {why} says why"))
 }
@@ -169,7 +169,7 @@ async fn follow_all(target: &Target, args: &Args) -> Result<u8, Failure> {
         }
     }
     if begun.is_empty() && code == 0 {
-        return Err(none(target, &args.name, "no pods"));
+        return Err(no_pods(target, &args.name, "no pods"));
     }
     Ok(code)
 }
@@ -212,9 +212,9 @@ fn started_pods(target: &Target, args: &Args) -> impl Stream<Item = Result<Vec<P
             let is_missing = |index: &u32| indices.get(index) != Some(&true);
             let missing = (0..size).filter(is_missing).count();
             if missing > 0 {
-                let is_there = (0..size).all(|index| indices.contains_key(&index));
+                let has_pods = (0..size).all(|index| indices.contains_key(&index));
                 let status = snapshot.status();
-                waiting.note_obstacle(status, &format!("{missing} of {size} pods"), is_there);
+                waiting.note_obstacle(status, &format!("{missing} of {size} pods"), has_pods);
             }
             let mut pods: Vec<Pod> = snapshot.pods.into_values().collect();
             pods.retain(|pod| can_follow(pod, args));
@@ -254,8 +254,9 @@ struct Waiting {
     obstacles: Obstacles,
     failures: Failures,
     has_answered: bool,
-    is_away: bool,
-    /// Pods in the last list.
+    /// The last look has failed.
+    is_failing: bool,
+    /// Number of pods in the last list.
     listed: u32,
 }
 
@@ -268,23 +269,23 @@ impl Waiting {
         if !self.has_answered || !can_pass {
             return Err(failure);
         }
-        if !std::mem::replace(&mut self.is_away, true) {
+        if !std::mem::replace(&mut self.is_failing, true) {
             screen::tell(&format!("{failure}; retrying"));
         }
         Ok(())
     }
 
     fn note_answer(&mut self) {
-        (self.has_answered, self.is_away, self.failures.count) = (true, false, 0);
+        (self.has_answered, self.is_failing, self.failures.count) = (true, false, 0);
     }
 
-    /// Prints why `what` has no log yet, unless that was printed before. `is_there`: there is such a pod.
-    fn note_obstacle(&mut self, status: Option<&MiniClusterStatus>, what: &str, is_there: bool) {
+    /// Prints why `what` has no log yet, unless that was printed before. `has_pods`: its pods exist.
+    fn note_obstacle(&mut self, status: Option<&MiniClusterStatus>, what: &str, has_pods: bool) {
         let phase = observed::phase_of(status);
         let why = match status {
             None => observed::NO_OPERATOR,
             // If nothing is wrong, the status has no message: a pod that was scaled away, or never existed.
-            Some(status) => status.message.as_deref().unwrap_or(if is_there {
+            Some(status) => status.message.as_deref().unwrap_or(if has_pods {
                 "not started yet"
             } else {
                 "there is no such pod now"
@@ -465,7 +466,7 @@ pub async fn follow(
             observed::restarts(&pod, container) - start.restarts,
             observed::is_over(&pod, start),
         );
-        // Otherwise failures are retried for any length of time, since the job goes on.
+        // While the container runs, failures are retried without a limit, since the job goes on.
         let can_give_up = is_over || observed::is_overdue(&pod, Timestamp::now());
         // The kubelet keeps the log of one earlier container only.
         if restarts > 1 && !was_complete {
@@ -477,7 +478,7 @@ pub async fn follow(
         let since_time = resume.connect();
         let parameters = LogParams {
             container: Some(container.to_owned()),
-            // After a silence, one read that does not wait: it tells whether all had been read.
+            // After a silence, one read does not wait for new lines: it shows whether all lines had been read.
             follow: !is_over && !was_silent,
             previous: restarts == 1,
             timestamps: true,
@@ -494,7 +495,7 @@ pub async fn follow(
             Err(error) => {
                 let why = failure::cause_of(&error);
                 let end = if failure::is_code(&error, 404) {
-                    // The pod is gone, or its kubelet was restarted and does not know it yet. The pod tells, below.
+                    // The pod is gone, or its restarted kubelet does not know it yet. `get_opt` below tells which.
                     CopyEnd::Missing(why)
                 } else if is_away(&error) {
                     CopyEnd::Away(why)

@@ -107,7 +107,7 @@ impl Screen {
     }
 }
 
-/// What removes the `height` lines above the cursor, and what follows them.
+/// The terminal codes that remove the `height` lines above the cursor, and all that follows.
 fn clearing(height: usize) -> String {
     if height == 0 {
         return String::new();
@@ -115,7 +115,7 @@ fn clearing(height: usize) -> String {
     format!("\x1b[{height}A\r\x1b[J")
 }
 
-/// The line of a stage, cut off at the end of the terminal's: a line that wraps could not be removed.
+/// The line of a stage, cut off at the terminal's width: a line that wraps could not be removed.
 fn stage_line(stage: &Stage, turn: usize, columns: usize) -> String {
     let mark = match stage.state {
         State::Later => '·',
@@ -222,8 +222,8 @@ fn unwritten() -> MutexGuard<'static, Unwritten> {
     UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes bytes to standard error. In an async runtime, another thread writes them, as in `put_beside` (`2>&1 | less`);
-/// a terminal reads at once. Wait for `errors_written` at the program's end.
+/// Writes bytes to standard error. In an async runtime, another thread writes them, so that a slow reader
+/// (`2>&1 | less`) blocks nothing; a terminal reads at once. Wait for `errors_written` at the program's end.
 pub fn put_error(bytes: &[u8]) {
     let mut unwritten = unwritten();
     unwritten.bytes.extend_from_slice(bytes);

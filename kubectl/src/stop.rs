@@ -109,7 +109,7 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
         match attempts.make().await {
             Ok(Some(way)) => return Ok(way),
             Ok(None) => {}
-            // Another program in this pod would hang, too. The end of the wait does not end the agent's command.
+            // Another program in this pod would hang, too. The agent's command may still shut the instance down.
             Err(failure @ Failure::SilentAgent(_)) => {
                 attempts.obstacle = failure.to_string();
                 is_silent = true;
@@ -151,7 +151,7 @@ struct Attempts<'a> {
     asked: Option<ContainerStart>,
     /// The lead has ended, and the operator has not reported it yet.
     has_ended: bool,
-    /// An attempt to delete it was made, perhaps without an answer.
+    /// An attempt to delete the MiniCluster was made, perhaps without an answer.
     is_deleting: bool,
     /// Why the last attempt failed.
     obstacle: String,
@@ -400,7 +400,7 @@ fn was_resumed_by_others(cluster: &MiniCluster) -> bool {
     let Some(status) = &cluster.status else {
         return false;
     };
-    // Otherwise, the operator is about to suspend the Job.
+    // If the status is older than the spec, the operator is about to suspend the Job.
     let is_current = status.observed_generation >= cluster.metadata.generation;
     let is_suspended = previous_status::is_true(status, ConditionType::Suspended);
     cluster.spec.suspend == Some(true) && is_current && status.job_uid.is_some() && !is_suspended
@@ -443,7 +443,7 @@ mod tests {
     use super::*;
     use crate::testing::{Answer, answering, failed, in_other};
 
-    const LEAD: &str = "/pods/mc-0-x/exec";
+    const EXEC_IN_LEAD: &str = "/pods/mc-0-x/exec";
 
     fn cluster(uid: &str) -> Value {
         json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
@@ -460,33 +460,21 @@ mod tests {
                 "restartCount": 0, "state": { "running": {} } }] } })
     }
 
-    /// Stops `mc` with these pods. `exec` and `delete`: the codes of the answers to these requests.
-    async fn stopped(
-        pods: &[Value],
-        exec: u16,
-        delete: u16,
-        uid: Option<&str>,
-    ) -> (Result<Way, Failure>, Vec<String>) {
-        stopped_of(cluster("u"), pods, exec, delete, uid).await
+    /// Stops `mc` with these pods. `exec`: the code of the answer to a request to run a program in a pod.
+    async fn stopped(pods: &[Value], exec: u16, uid: Option<&str>) -> (Result<Way, Failure>, Vec<String>) {
+        stopped_of(cluster("u"), pods, exec, uid).await
     }
 
     async fn stopped_of(
         cluster: Value,
         pods: &[Value],
         exec: u16,
-        delete: u16,
         uid: Option<&str>,
     ) -> (Result<Way, Failure>, Vec<String>) {
         let pods = json!({ "metadata": {}, "items": pods });
         let (target, requests) = in_other(answering(move |request| {
             if request.contains("/exec") {
                 failed(exec)
-            } else if request.starts_with("DELETE") {
-                if delete == 200 {
-                    Answer::Json(200, cluster.clone())
-                } else {
-                    failed(delete)
-                }
             } else if request.contains("/pods?") {
                 Answer::Json(200, pods.clone())
             } else {
@@ -512,7 +500,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stop_deletes_nothing_when_exec_fails() {
         for code in [403, 404, 500, 503] {
-            let (way, requests) = stopped(&[lead("mc-0-x", "job")], code, 200, None).await;
+            let (way, requests) = stopped(&[lead("mc-0-x", "job")], code, None).await;
             let failure = way.unwrap_err().to_string();
             if code == 403 {
                 assert!(
@@ -523,7 +511,7 @@ mod tests {
                 assert!(failure.contains("Nothing was deleted"), "{failure}");
                 assert!(failure.contains("stop --now mc -n other`"), "{failure}");
                 assert_eq!(
-                    count(&requests, LEAD),
+                    count(&requests, EXEC_IN_LEAD),
                     6,
                     "{code}: it is tried again: {requests:?}"
                 );
@@ -535,7 +523,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stop_deletes_what_does_not_run_yet() {
         // The pod is that of another MiniCluster of this name.
-        let (way, requests) = stopped(&[lead("mc-0-old", "old")], 500, 200, None).await;
+        let (way, requests) = stopped(&[lead("mc-0-old", "old")], 500, None).await;
         assert_eq!(way.unwrap(), Way::Deleted);
         assert_eq!(count(&requests, "/exec"), 0, "{requests:?}");
     }
@@ -576,7 +564,7 @@ mod tests {
     /// With `restartPolicy: OnFailure`, the container of a program that was shut down waits to be started again.
     #[tokio::test(start_paused = true)]
     async fn second_stop_deletes_nothing_after_a_shutdown() {
-        let (way, requests) = stopped(&[waiting_lead(true)], 500, 200, None).await;
+        let (way, requests) = stopped(&[waiting_lead(true)], 500, None).await;
         assert_eq!(way.unwrap(), Way::Ending);
         assert_eq!(count(&requests, "DELETE"), 0, "{requests:?}");
     }
@@ -618,7 +606,7 @@ mod tests {
             (lost, vec![]),
             (without_lead, vec![]),
         ] {
-            let (way, requests) = stopped_of(cluster, &pods, 500, 200, None).await;
+            let (way, requests) = stopped_of(cluster, &pods, 500, None).await;
             let failure = way.unwrap_err().to_string();
             assert!(failure.contains("its program may have run before"), "{failure}");
             assert!(failure.contains("stop --now mc -n other`"), "{failure}");
@@ -651,7 +639,7 @@ mod tests {
             (&started, vec![lead_after(not_run)]),
             (&replaced, vec![]),
         ] {
-            let (way, requests) = stopped_of(cluster.clone(), &pods, 500, 200, None).await;
+            let (way, requests) = stopped_of(cluster.clone(), &pods, 500, None).await;
             assert_eq!(way.unwrap(), Way::Deleted, "{pods:?}");
             assert_eq!(count(&requests, "DELETE"), 1, "{requests:?}");
         }
@@ -671,7 +659,7 @@ mod tests {
                 json!({ "jobUid": "job", "restartCount": restarts.len(), "restarts": restarts,
                 "conditions": [suspended] }),
             );
-            let (way, requests) = stopped_of(cluster, &[], 500, 200, None).await;
+            let (way, requests) = stopped_of(cluster, &[], 500, None).await;
             if has_begun {
                 let failure = way.unwrap_err().to_string();
                 assert!(failure.contains("it is suspended, so nothing runs"), "{failure}");
@@ -708,11 +696,7 @@ mod tests {
             }
         }));
         let stopping = tokio::time::timeout(Duration::from_secs(20), in_order(&target, "mc", None));
-        let failure = stopping
-            .await
-            .expect("it says something")
-            .unwrap_err()
-            .to_string();
+        let failure = stopping.await.expect("it ends in time").unwrap_err().to_string();
         let expected = "failed to stop mc: the lead's agent did not answer within 15 s; is a volume of the pod \
                         stuck? It may shut down all the same. If not, ";
         assert!(failure.starts_with(expected), "{failure}");
@@ -722,7 +706,7 @@ mod tests {
         );
         let requests = requests.lock().unwrap();
         assert_eq!(
-            (count(&requests, LEAD), count(&requests, "DELETE")),
+            (count(&requests, EXEC_IN_LEAD), count(&requests, "DELETE")),
             (1, 0),
             "{requests:?}"
         );
@@ -739,7 +723,7 @@ mod tests {
             cluster["status"] = json!({});
             let mut lead = lead("mc-0-x", "job");
             lead["metadata"]["creationTimestamp"] = pod_created.into();
-            let (way, requests) = stopped_of(cluster, &[lead], 500, 200, None).await;
+            let (way, requests) = stopped_of(cluster, &[lead], 500, None).await;
             assert_eq!(
                 count(&requests, "DELETE"),
                 usize::from(expected.is_some()),
@@ -828,7 +812,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stop_spares_another_minicluster_of_the_name() {
-        let (way, requests) = stopped(&[], 500, 200, Some("mine")).await;
+        let (way, requests) = stopped(&[], 500, Some("mine")).await;
         assert_eq!(way.unwrap(), Way::HadEnded);
         assert_eq!(count(&requests, "DELETE"), 0, "{requests:?}");
         let (target, _) = answering(|request| {

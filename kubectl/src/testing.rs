@@ -57,14 +57,10 @@ pub fn answering(mut answer: impl FnMut(&str) -> Answer + Send + 'static) -> (Ta
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let request = format!("{} {}", request.method(), request.uri());
         received.lock().unwrap().push(request.clone());
-        let (code, log) = match answer(&request) {
-            Answer::Json(code, value) => (code, Err(Bytes::from(value.to_string()))),
-            Answer::Log(log) => (200, Ok(log)),
+        let (code, bytes, end) = match answer(&request) {
+            Answer::Json(code, value) => (code, Bytes::from(value.to_string()), LogEnd::Whole),
+            Answer::Log(log) => (200, Bytes::from_static(log.bytes), log.end),
             Answer::Never => return std::future::pending().boxed(),
-        };
-        let (bytes, end) = match log {
-            Ok(log) => (Bytes::from_static(log.bytes), log.end),
-            Err(bytes) => (bytes, LogEnd::Whole),
         };
         let frames = stream::iter([Ok::<_, std::io::Error>(Frame::data(bytes))]);
         let frames: BoxStream<'static, _> = match end {

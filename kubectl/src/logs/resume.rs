@@ -88,8 +88,8 @@ impl Default for Resume {
 
 impl Resume {
     /// Call this before the log of the pod's next container is read, and when a log that was read completely was
-    /// rotated. The log does not have the earlier lines, so it is no gap if they are not repeated. But the last read may
-    /// have returned the first lines of the next container already. So the position is kept.
+    /// rotated. The new log does not repeat the last line of the old one, which is no gap. The position is kept, since
+    /// the last read may already have returned the first lines of the next container.
     pub fn begin_log(&mut self) {
         self.is_new_log = true;
     }
@@ -225,13 +225,13 @@ mod tests {
                 time.zip(since)
                     .is_some_and(|(time, second): (Timestamp, _)| time < second)
             };
-            let mut place = 0;
+            let mut begin = 0;
             for line in log.split_inclusive('\n') {
                 if !is_old(line) {
-                    let count = cut.saturating_sub(place).min(line.len());
+                    let count = cut.saturating_sub(begin).min(line.len());
                     printed.extend(resume.feed(&line.as_bytes()[..count]));
                 }
-                place += line.len();
+                begin += line.len();
             }
         }
         assert!(!resume.end(), "{cuts:?}");

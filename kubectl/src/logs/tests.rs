@@ -33,8 +33,8 @@ fn ended_pod() -> Pod {
     pod(0, "terminated")
 }
 
-// A read repeats the last line of the read before. If a read begins with LATER after one of LINE, lines are missing,
-// or it is the next container's log.
+// Each read of a log repeats the last line of the read before. So if LATER alone follows LINE, lines are missing, or
+// LATER is from the next container's log.
 const LINE: &[u8] = b"2026-01-01T00:00:00.1Z a\n";
 const LATER: &[u8] = b"2026-01-01T00:00:00.3Z c\n";
 
@@ -143,7 +143,7 @@ async fn follow_outlasts_a_restart_of_the_kubelet() {
     }
 }
 
-/// A MiniCluster with the pods of `with_index`.
+/// The MiniCluster to which the pods of `with_index` belong.
 fn cluster() -> Value {
     json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
@@ -534,7 +534,8 @@ async fn follow_reads_again_when_the_last_read_stalls() {
     assert_eq!(left, 1, "the last read was complete");
 }
 
-/// A MiniCluster's API server: its pods by the time, and its logs in turn, by pod.
+/// An API server with the MiniCluster of `cluster`. `pods`: its pods after so many seconds. `logs`: answers requests
+/// for logs.
 fn serving(
     pods: impl Fn(u64) -> Vec<Value> + Send + 'static,
     mut logs: impl FnMut(&str) -> Answer + Send + 'static,
@@ -559,7 +560,7 @@ fn serving(
     })
 }
 
-/// The pod of this index, with the uid of its name and its container in this state.
+/// The pod of this index, whose uid is its name, with its container in this state.
 fn in_state(index: &str, state: &str) -> Value {
     let mut pod = with_index(index);
     pod["metadata"]["uid"] = pod["metadata"]["name"].clone();
@@ -608,9 +609,9 @@ async fn follow_resumes_any_log_whose_connection_is_dead() {
             let state = if seconds < 60 { "running" } else { "terminated" };
             vec![in_state("0", state), in_state("1", "terminated")]
         };
-        let mut is_dead = false;
+        let mut has_stalled = false;
         let (target, requests) = serving(pods, move |request| {
-            if request.contains("mc-0/") && !std::mem::replace(&mut is_dead, true) {
+            if request.contains("mc-0/") && !std::mem::replace(&mut has_stalled, true) {
                 return Answer::Log(stalled(LINE));
             }
             Answer::Log(whole(LINE))

@@ -92,7 +92,7 @@ impl RunEnd {
 type LogPrint<'a> = Pin<Box<dyn Future<Output = PrintedLog> + 'a>>;
 type Stopping<'a> = Pin<Box<dyn Future<Output = Result<Way, Failure>> + 'a>>;
 
-/// A log that was printed to its end, or to a failure.
+/// A log that was printed, to its end or until a failure.
 struct PrintedLog {
     pod_uid: String,
     resume: Resume,
@@ -132,7 +132,7 @@ struct FollowState<'a> {
     interrupts: u32,
     /// Whether the MiniCluster was deleted.
     is_gone: bool,
-    /// Whether it was deleted while no events came.
+    /// Whether the MiniCluster was deleted while no events came.
     is_end_unseen: bool,
     /// Whether the last list of MiniClusters has it.
     is_listed: bool,
@@ -227,7 +227,7 @@ impl<'a> FollowState<'a> {
                         Ok(()) => {}
                         Err(Failure::Unread) => {
                             self.is_unread = true;
-                            // If a stop has failed, it is tried again.
+                            // An earlier stop that has failed is tried again.
                             if stopping.is_none() && way.is_none() {
                                 self.interrupts += 1;
                                 self.screen.say(&format!("nobody reads the output: shutting down {name}"));
@@ -244,12 +244,12 @@ impl<'a> FollowState<'a> {
                         self.screen.say(&format!("{name} waits: {}", observed::NO_OPERATOR));
                     }
                 }
-                done = wait(&mut stopping), if stopping.is_some() => {
+                stopped = wait(&mut stopping), if stopping.is_some() => {
                     stopping = None;
-                    match done {
-                        Ok(done) => {
-                            self.screen.say(&done.text(name));
-                            way = Some(done);
+                    match stopped {
+                        Ok(done_way) => {
+                            self.screen.say(&done_way.text(name));
+                            way = Some(done_way);
                         }
                         // The sender of SIGTERM waits for the end of this command, and does not ask again.
                         Err(failure) if interrupts.is_terminated => return Err(failure),
@@ -480,7 +480,7 @@ impl<'a> FollowState<'a> {
             return;
         };
         let mut tries = 1;
-        // While the API server is away, the watches are resumed for any length of time, too.
+        // Failures while the API server is away do not count: the watches, too, are retried without a limit.
         let judge = |failure: Failure| {
             tries += u32::from(!failure.may_pass());
             if tries > MOST_ATTEMPTS {
@@ -570,9 +570,9 @@ mod tests {
     use super::*;
     use crate::testing::{Answer, Log, LogEnd, answering, failed};
 
-    /// Follows a MiniCluster with this status, whose own `cleanup` deletes it while no events come. `refusals`: how
+    /// Follows a MiniCluster with this status, whose own `cleanup` deletes it while no events come. `outages`: how
     /// often the API server is away when the pods are listed.
-    async fn followed_until_gone(status: Value, mut refusals: u32) -> Followed {
+    async fn followed_until_gone(status: Value, mut outages: u32) -> Followed {
         let cluster = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
             "metadata": { "name": "mc", "uid": "u" },
             "spec": { "size": 1, "cleanup": true, "containers": [{ "image": "a" }] }, "status": status });
@@ -583,15 +583,15 @@ mod tests {
                 return Answer::Never;
             }
             if is_watch {
-                // Then the watcher lists again.
+                // After this error, the watcher lists again.
                 return Answer::Log(Log {
                     bytes: br#"{"type":"ERROR","object":{"status":"Failure","reason":"","message":"","code":410}}"#,
                     end: LogEnd::Whole,
                 });
             }
             let items = if request.contains("/pods?") {
-                if refusals > 0 {
-                    refusals -= 1;
+                if outages > 0 {
+                    outages -= 1;
                     return failed(503);
                 }
                 json!([])
@@ -633,10 +633,10 @@ mod tests {
         let finished = json!({ "type": "JobFinished", "status": "True", "lastTransitionTime": "", "reason": "",
             "message": "" });
         let status = json!({ "phase": "Failed", "exitCode": 7, "conditions": [finished] });
-        for refusals in [0, 6 * MOST_ATTEMPTS] {
-            let followed = followed_until_gone(status.clone(), refusals).await;
+        for outages in [0, 6 * MOST_ATTEMPTS] {
+            let followed = followed_until_gone(status.clone(), outages).await;
             assert_eq!(followed.end.code(), 7);
-            assert!(followed.is_whole && followed.is_deleted, "{refusals}");
+            assert!(followed.is_whole && followed.is_deleted, "{outages}");
         }
     }
 

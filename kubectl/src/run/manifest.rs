@@ -108,7 +108,7 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     runner.environment.extend(wanted.environment.iter().cloned());
     if !wanted.command.is_empty() {
         runner.command = Some(command_words::join(&wanted.command));
-        // What the file runs instead of a command, or makes of it.
+        // These would replace the command, or make a batch of its lines.
         (runner.batch, runner.batch_raw, runner.diagnostics) = (false, false, false);
         if let Some(commands) = &mut runner.commands {
             commands.script = None;
@@ -138,7 +138,7 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     cluster.metadata.labels = texts(&document["metadata"]["labels"]);
     cluster.metadata.annotations = texts(&document["metadata"]["annotations"]);
     cluster.metadata.generate_name = prefix;
-    // Notes are for files only. Without a file, all output is on this terminal.
+    // Notes are for files only.
     let notes = file.map_or_else(Vec::new, |text| {
         let of_cluster = valid.notices.iter().cloned().chain(valid.hints());
         manifest::notices(text).into_iter().chain(of_cluster).collect()

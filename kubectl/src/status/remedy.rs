@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-/// For each reason its section of `docs/troubleshooting.md`, or else its meaning, as plain text
-/// (`python/tools/generate.py`).
+/// For each reason its section of `docs/troubleshooting.md`, or else its meaning, as plain text. The file is made by
+/// `python/tools/generate.py`.
 const REMEDIES: &str = include_str!("../../../python/src/flux_minicluster/remedies.json");
 
-/// The remedy for reasons of other programs that have no section of their own.
+/// The key of the remedy for reasons of other programs that have no section of their own.
 const OTHER_REASONS: &str = "Other reasons";
 
 /// The remedy for `reason`.
