@@ -158,7 +158,7 @@ fn image_with_unfit_c_library_is_reported_with_remedy() {
     }
 }
 
-/// The C library runs a program that the kernel cannot run as a script, in /bin/sh.
+/// If the kernel cannot run a program, the C library runs it in /bin/sh, as a script.
 #[test]
 fn view_for_another_architecture_is_reported_with_remedy() {
     let this_node = std::env::consts::ARCH;

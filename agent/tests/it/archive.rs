@@ -286,7 +286,7 @@ fn archive_is_unchanged_when_its_volume_is_full() {
     image.program("/usr/bin/cmp".as_ref(), "/usr/bin/cmp");
     image.program("/usr/bin/ls".as_ref(), "/usr/bin/ls");
     let state: String = (0..6000)
-        .map(|number| format!("{number} {}\n", number * 7919 % 1009))
+        .map(|number| format!("{number} {}\n", number * 7919 % 1009)) // compresses badly
         .collect();
     let old = packed(&state);
     fs::write(image.at("/old.tgz"), &old).unwrap();

@@ -99,7 +99,7 @@ fn paths_in(image: &Image, paths: &[&str], writable_by: Option<u32>) -> Vec<Stri
 }
 
 /// The container's environment without the variables that only the agent uses.
-fn seen(container: &Container) -> BTreeMap<String, String> {
+fn user_environment(container: &Container) -> BTreeMap<String, String> {
     let mut environment = container.environment.clone();
     environment.remove(POD_ADDRESS.0);
     environment
@@ -146,7 +146,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         "gid": gid,
         "passwd": read("/etc/passwd"),
         "group": read("/etc/group"),
-        "environment": seen(container),
+        "environment": user_environment(container),
         "working_directory": "/",
         "address": format!("10.9.0.{}", index + 1),
         "cluster_domain": "cluster.local",
@@ -248,14 +248,14 @@ fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
 
 /// A container of pod `index` in cluster `name`.
 fn container<'a>(case: &Case, name: &str, index: u32, image: &'a Image, command: &[&str]) -> Container<'a> {
-    let own = format!("{name}-{index}");
-    let mut container = Container::new(image, case.node.unwrap_or(&own), command);
+    let pod_name = format!("{name}-{index}");
+    let mut container = Container::new(image, case.node.unwrap_or(&pod_name), command);
     container.ids = case.ids;
-    let own = case
+    let variables = case
         .environment
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    container.environment.extend(own);
+    container.environment.extend(variables);
     container.set("JOB_COMPLETION_INDEX", &index.to_string());
     if case.node.is_some() {
         container.set(POD_ADDRESS.0, &format!("{}{}", image::V4, index + 1));
@@ -288,7 +288,7 @@ fn compare(case: &Case) -> String {
                 continue;
             }
             assert!(is_sidecar || pod["rank"] == index);
-            (want.environment, want.directory) = (seen(&container), "/".into());
+            (want.environment, want.directory) = (user_environment(&container), "/".into());
             pod["steps"]
                 .as_array()
                 .unwrap()
@@ -478,14 +478,12 @@ fn mini_cluster(spec: &str) -> Case {
 }
 
 #[test]
-fn a_plain_indexed_jobs_pod_from_a_spec_of_one_line() {
+fn a_plain_indexed_jobs_pod_with_a_short_spec() {
     let spec = "name = 'plain'\n[runner.program]\nmode = 'submit'\nwords = ['hostname']\n";
     compare(&Case {
         certificate: false,
-        ..Case {
-            input: spec.into(),
-            ..input("hello.yaml")
-        }
+        input: spec.into(),
+        ..input("hello.yaml")
     });
 }
 
@@ -632,7 +630,7 @@ fn an_image_without_a_shell_or_users() {
 }
 
 #[test]
-fn homes_that_lead_nowhere_and_a_flux_uri_of_another_instance() {
+fn a_root_folder_as_home_and_the_flux_uri_of_another_instance() {
     let environment = vec![
         ("HOME", "/"),
         ("FLUX_URI", "local:///elsewhere"),

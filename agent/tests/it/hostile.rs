@@ -104,11 +104,11 @@ fn job_cannot_become_root_by_post_restart_or_commands() {
     assert_eq!(std::fs::metadata(image.at("/etc")).unwrap().uid(), etc);
 }
 
-/// The snippets' shell has fewer capabilities than the agent, so it may not look at the agent and inherits descriptors.
-/// The job user's program tries to write to each of them.
+/// The snippets' shell has fewer capabilities than the agent. So it cannot open the agent's files below /proc/PID/fd,
+/// and inherits descriptors instead. The job user's program tries to write to each of them.
 #[test]
 fn job_user_cannot_write_to_descriptors_that_the_shell_inherits() {
-    // A descriptor may also be a pipe of another test, whose reader is gone.
+    // They begin at 230 (`FIRST_INHERITED`). One may also be a pipe of another test, whose reader is gone.
     let attack = r#"
         trap "" PIPE
         for path in /proc/self/fd/2[3-9]?; do
@@ -233,7 +233,7 @@ fn files_that_root_opens_or_runs_are_writable_by_root_only() {
         paths.contains(AGENT) && paths.contains("/mnt/flux/flux-view.sh") && paths.contains("/etc/passwd"),
         "{paths:?}"
     );
-    // The last file has the exit code that the job's processes report. The agent reads only a number from it.
+    // The last file is the program's note, to which the Flux user may write. The agent takes only known lines from it.
     let aside = [
         "/proc/",
         "/dev/",
@@ -325,7 +325,7 @@ fn commands_fail_when_root_cannot_become_the_flux_user() {
     }
 }
 
-/// A new volume is root's, and with an fsGroup that of the pod's group. /var/tmp is missing.
+/// A new volume at /tmp belongs to root, and with an fsGroup to the pod's group. The image has no /var/tmp.
 #[test]
 fn tmpdir_is_a_folder_that_flux_user_may_write_to() {
     for (owner, mode, tmpdir) in [
@@ -373,7 +373,7 @@ fn project(mode: u32) -> (tempfile::TempDir, PathBuf, u32) {
 }
 
 #[test]
-fn shared_folder_keeps_owner_and_mode_with_a_warning() {
+fn shared_folder_keeps_owner_and_mode_and_warns_if_unwritable() {
     // The Flux user is not in the group; is in it by the image's /etc/group; is in it by the pod's groups (fsGroup,
     // supplementalGroups); is in it, but the group may not write.
     for (of_the_image, of_the_pod, mode) in [

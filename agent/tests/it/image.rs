@@ -18,7 +18,7 @@ pub const V6: &str = "fd00:9::";
 /// The documented path of the agent.
 const DOCUMENTED_AGENT: &str = "/mnt/flux/flux-agent";
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The folder of the fake Flux's record. It is not compared.
+/// The folder of the fake Flux's record. [`tree`] leaves it out.
 pub const RECORD: &str = "/record";
 /// The key pair of ZeroMQ's manual: its secret half, and the public one.
 pub const KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
@@ -418,7 +418,7 @@ fn libraries(program: &Path) -> Vec<String> {
 
 fn link(real: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
-    // It may be a hard link to the same file of the host, which a copy would empty.
+    // `to` may be a hard link to the same file of the host, which a copy would empty.
     let _ = fs::remove_file(to);
     if fs::hard_link(real, to).is_err() {
         fs::copy(real, to).unwrap();
@@ -438,7 +438,7 @@ pub struct Container<'a> {
     pub outside: Vec<String>,
     /// Shell lines in the container's namespaces before it starts; `$root` is the image.
     pub before: String,
-    /// The container gets SIGTERM once it prints this, like a sidecar at the end of its pod.
+    /// The container gets SIGTERM once its standard error has this, like a sidecar at the end of its pod.
     pub until: Option<String>,
 }
 

@@ -537,7 +537,7 @@ fn the_state_of_an_instance_is_saved_and_read_back() {
         );
         image.file(flux_shared::paths::SPEC_FILE, 0o644, &second);
         // As in a new pod, there is no record of a start. With one, the program would not run again.
-        crate::live::forget_starts(&image);
+        forget_starts(&image);
         let ended = run(&[Container::new(&image, "mc-0", &command)]).remove(0);
         assert_eq!(ended.code, 0, "{suffix}: {}", ended.stderr);
         assert_eq!(

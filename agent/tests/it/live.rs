@@ -229,7 +229,7 @@ impl Network {
         Network::of(&[V4])
     }
 
-    /// A network in which each pod has an address with each of these prefixes.
+    /// A network in which each of up to four pods has an address with each of these prefixes.
     pub fn of(networks: &[&str]) -> Network {
         let addresses = networks
             .iter()

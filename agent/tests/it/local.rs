@@ -239,7 +239,7 @@ fn local_stop_ends_pods_in_order_and_shell_enters_before() {
 
 #[test]
 fn local_pods_die_with_a_killed_run_and_next_run_cleans_up() {
-    let laptop = Laptop::new("killed", &job(2, "sh -c 'echo up; sleep 3600.25'"));
+    let laptop = Laptop::new("killed", &job(2, "sh -c 'echo up; sleep 3600'"));
     let mut child = laptop
         .command(&["env"], &[])
         .stdout(Stdio::null())
@@ -261,7 +261,7 @@ fn local_pods_die_with_a_killed_run_and_next_run_cleans_up() {
         laptop.at("mc.yaml"),
         fs::read_to_string(laptop.at("mc.yaml"))
             .unwrap()
-            .replace("3600.25", "0"),
+            .replace("3600", "0"),
     )
     .unwrap();
     let again = laptop.run(&["env"], &[]);
@@ -272,7 +272,7 @@ fn local_pods_die_with_a_killed_run_and_next_run_cleans_up() {
 /// When a process changes its user, the kernel forgets that it dies with its parent.
 #[test]
 fn single_local_pod_of_another_user_runs_and_dies_with_the_run() {
-    let spec = "  size: 1\n  containers: [{image: app, command: \"sh -c 'id -u; echo up; sleep 3600.5'\", \
+    let spec = "  size: 1\n  containers: [{image: app, command: \"sh -c 'id -u; echo up; sleep 3600'\", \
                 securityContext: {runAsUser: 1000}}]";
     let laptop = Laptop::new("alone", spec);
     let (mut child, printed) = laptop.until_up(&[]);

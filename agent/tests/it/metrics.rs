@@ -53,7 +53,7 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
             "{json}"
         );
         if real_flux().is_some() {
-            eventually("those that wait", || {
+            eventually("the waiting jobs", || {
                 let json: serde_json::Value = serde_json::from_str(&metrics(&pod, "/metrics.json")?).unwrap();
                 (json["job_queue_state_sched_count"] == 3 && json["node_free_count"] == 0).then_some(())
             });

@@ -47,7 +47,7 @@ fn assert_same(folder: &Path, name: &str, want: &[u8]) {
     };
     assert!(
         got == want,
-        "{} bytes for {}, other from {at} on: {:?} for {:?}",
+        "{} bytes in place of {}, the first difference at {at}: {:?} in place of {:?}",
         got.len(),
         want.len(),
         around(&got),

@@ -72,7 +72,7 @@ const OBSTACLES: [Obstacle; 7] = [
         is_mounted: false,
     },
     Obstacle {
-        name: "a mount point that is somebody's",
+        name: "a mount of root's secret",
         put: |image, path| fs::create_dir(image.at(path)).unwrap(),
         is_mounted: true,
     },
@@ -132,7 +132,7 @@ fn link(image: &Image, path: &str, uid: u32) {
 type Case<'a> = (String, &'a str, &'a [&'a str]);
 
 #[test]
-fn hostile_files_at_paths_of_the_spec_gain_nothing_of_roots() {
+fn hostile_files_at_spec_paths_take_no_ownership_from_root() {
     let of_data = [
         format!("[runner]\nworking_dir = '/data/it'\n{JOB}"),
         format!("[runner]\nworking_dir = '/data/it/below'\n{JOB}"),
@@ -296,7 +296,7 @@ fn no_snippet_runs_when_root_cannot_signal_the_flux_user() {
     }
 }
 
-/// Root may not write here, as on an NFS export with root squash.
+/// Root may not write to /data, as on an NFS export with root squash.
 #[test]
 fn missing_path_is_created_by_owner_when_root_may_not_write() {
     let spec = format!("archive = '/data/saved/archive.tgz'\n[runner]\nlogs = '/data/deep/out'\n{BATCH}");
@@ -317,7 +317,7 @@ fn missing_path_is_created_by_owner_when_root_may_not_write() {
     assert_eq!(owners(&image.at("/data/deep/out")).2, 0o755);
 }
 
-/// Root may not even look here: it has no right at all on an NFS export with root squash.
+/// Root may not even read /data: it has no right at all on an NFS export with root squash.
 #[test]
 fn archive_is_restored_where_only_its_owner_can_look() {
     // The first start leaves an unfinished dump.
@@ -333,7 +333,7 @@ fn archive_is_restored_where_only_its_owner_can_look() {
         container.outside = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"]
             .map(str::to_owned)
             .into();
-        // The container fails, since here root cannot read the program's note either.
+        // The container fails, since without these capabilities root cannot read the program's note either.
         let ended = image::run(&[container]).remove(0);
         let archive = image.at("/data/archive.tgz");
         assert_eq!(crate::archive::unpacked(&archive), saved, "{ended:?}");
@@ -375,7 +375,7 @@ fn remove(path: &Path) {
 
 /// Obstacles at every path that the agent and Flux have created and that a job can replace.
 #[test]
-fn hostile_files_at_the_agents_paths_gain_nothing_of_roots() {
+fn hostile_files_at_agent_paths_take_no_ownership_from_root() {
     let spec =
         format!("archive = '/data/a.tgz'\n[runner]\nworking_dir = '/data/run'\nlogs = '/data/out'\n{JOB}");
     let laid_out = pod_with_data(&spec);
