@@ -17,7 +17,7 @@ fn objects(yaml: &[u8]) -> Objects {
         serde_saphyr::from_multiple(std::str::from_utf8(yaml).unwrap()).unwrap();
     let mut all = Objects::new();
     for mut document in documents.into_iter().flatten() {
-        whole(&mut document);
+        floats_to_integers(&mut document);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &document["metadata"];
         let name = format!(
@@ -32,13 +32,13 @@ fn objects(yaml: &[u8]) -> Objects {
 }
 
 /// kustomize and Helm may write a number as 2147483647.0 or 2.147483647e+09.
-fn whole(value: &mut Value) {
+fn floats_to_integers(value: &mut Value) {
     match value {
-        Value::Array(all) => all.iter_mut().for_each(whole),
-        Value::Object(all) => all.values_mut().for_each(whole),
+        Value::Array(all) => all.iter_mut().for_each(floats_to_integers),
+        Value::Object(all) => all.values_mut().for_each(floats_to_integers),
         Value::Number(number) if number.is_f64() => {
             let float = number.as_f64().unwrap();
-            if float.fract() == 0.0 && float.abs() < 1e18 {
+            if float.fract() == 0.0 {
                 *value = json!(float as i64);
             }
         }
@@ -252,7 +252,7 @@ fn chart_can_be_an_optional_dependency() {
     }
 }
 
-/// With `crds.enabled: false`, nobody else sets the annotation by which cert-manager fills in the caBundle.
+/// With `crds.enabled: false`, the chart does not set the annotation by which cert-manager fills in the caBundle.
 #[test]
 fn values_name_the_annotation_for_cert_manager() {
     let file = repository().join("operator/tests/chart/values/cert-manager.yaml");
@@ -318,7 +318,7 @@ fn volumes_policy_is_installed_with_the_users_roles() {
         let all = templated(&helms()[0], namespace_of(&file), &file);
         assert!(is_complete(&all), "{}", file.display());
     }
-    // Each of the commands that install only a part of the chart.
+    // A command that installs only a part of the chart has both templates or neither.
     for page in [
         "docs/tasks/teams.md",
         "chart/README.md",
@@ -427,10 +427,11 @@ fn documented_patch_gives_every_account_the_pull_secret() {
     }
 }
 
-/// A policy of the administrator's selects all of them by their name. What selects one component must not select
-/// another.
+/// An administrator's policy selects all pods of the installation by the label `app.kubernetes.io/name`. What selects
+/// one component must not select another.
 #[test]
 fn pods_share_a_name_and_have_one_component_each() {
+    // With these values, the chart also has the Job that deletes all MiniClusters.
     let file = repository().join("operator/tests/chart/values/without-keeping.yaml");
     let mut all = templated(&helms()[0], "some-namespace", &file);
     all.extend(kustomized(&repository().join("operator/manifests/migrate")));
@@ -489,17 +490,16 @@ fn migration_job_fails_within_the_documented_wait() {
     assert!(page.contains("--timeout=31m job/flux-operator-migrate"));
 }
 
-/// The section grants each of them an SCC.
+/// The section grants each account an SCC.
 #[test]
 fn openshift_section_names_every_service_account() {
     let page = std::fs::read_to_string(repository().join("docs/getting-started.md")).unwrap();
     let section = page.split("### OpenShift\n").nth(1).unwrap();
     let section = section.split("\n### ").next().unwrap();
     let words = section.split_whitespace().collect::<Vec<_>>().join(" ");
-    let folder = tempfile::tempdir().unwrap();
-    let values = folder.path().join("values.yaml");
-    std::fs::write(&values, "crds: {keep: false}\n").unwrap();
-    let mut accounts = templated(&helms()[0], "some-namespace", &values);
+    // With these values, the chart also has the account of the Job that deletes all MiniClusters.
+    let file = repository().join("operator/tests/chart/values/without-keeping.yaml");
+    let mut accounts = templated(&helms()[0], "some-namespace", &file);
     accounts.extend(kustomized(&repository().join("operator/manifests/migrate")));
     accounts.retain(|_, object| object["kind"] == "ServiceAccount");
     assert_eq!(accounts.len(), 4);

@@ -69,8 +69,7 @@ fn unit(path: &str) -> Option<&'static str> {
 /// The type of a value, with its limits.
 fn kind(schema: &Value, path: &str) -> String {
     let name = path.rsplit('.').next().unwrap_or_default();
-    // `odTemplate` is for `podTemplate` and `servicesPodTemplate`.
-    if name.ends_with("ecurityContext") || name.ends_with("odTemplate") {
+    if matches!(name, "securityContext" | "podTemplate" | "servicesPodTemplate") {
         return "Kubernetes' own type".into();
     }
     if schema["x-kubernetes-int-or-string"] == true {
@@ -166,7 +165,7 @@ fn default(schema: &Value, is_needed: bool) -> (String, String) {
     }
 }
 
-/// An immutable field of the spec includes all fields in it.
+/// If a top-level field of the spec is immutable, so are all fields in it.
 fn can_change(path: &str) -> &'static str {
     let top = path
         .trim_start_matches("spec.")
@@ -238,8 +237,8 @@ impl Page<'_> {
                 }
             }
             self.text += &format!("| {} |\n", cells.join(" | "));
-            // Its cell of the type says that it is as Kubernetes has it, so it gets no section.
-            if name.ends_with("ecurityContext") {
+            // The cell of the type says that Kubernetes defines this field, so it gets no section.
+            if name == "securityContext" {
                 continue;
             }
             for (suffix, block) in [
@@ -259,7 +258,7 @@ impl Page<'_> {
     /// What the API server rejects at this field, and at the lists and maps directly below it.
     fn refusals(&mut self, schema: &Value) {
         let mut lines = Vec::new();
-        let mut take = |place: &str, schema: &Value| {
+        let mut add_rules = |place: &str, schema: &Value| {
             for rule in schema["x-kubernetes-validations"]
                 .as_array()
                 .into_iter()
@@ -283,10 +282,10 @@ impl Page<'_> {
                 lines.push(format!("- {name}{}\n", cell(message)));
             }
         };
-        take("", schema);
+        add_rules("", schema);
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             if field["items"].is_object() || field["additionalProperties"].is_object() {
-                take(name, field);
+                add_rules(name, field);
             }
         }
         if !lines.is_empty() {

@@ -31,8 +31,8 @@ fn the_reference_has_the_program_s_own_help() {
     );
 }
 
-/// A block of commands that no test runs without a cluster says why. A block that such a test runs begins with one of
-/// our programs.
+/// A block of commands either has only commands of our programs, which a test runs without a cluster, or the word after
+/// its language says why no such test runs it.
 #[test]
 fn every_block_of_commands_is_run_or_says_why_not() {
     let mut wrong = Vec::new();
@@ -79,7 +79,7 @@ fn every_block_of_commands_is_run_or_says_why_not() {
 }
 
 /// The end-to-end test pastes the blocks of the pages into a shell, except those of `LEFT_OUT`. An entry without a first
-/// command is of all blocks of its page.
+/// command stands for all blocks of its page.
 #[test]
 fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
     let blocks: Vec<pages::Block> = pasted::blocks_by_page().into_iter().flatten().collect();
@@ -123,7 +123,7 @@ fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
 #[test]
 fn folders_with_the_crd_are_applied_server_side() {
     let definition = std::fs::metadata(pages::repository().join("chart/crd/crd.yaml")).unwrap();
-    assert!(definition.len() > 256 * 1024, "then any apply would do");
+    assert!(definition.len() > 256 * 1024, "the CRD fits into the annotation");
     let mut files = pages::pages();
     files.extend(["chart/README.md", "images/README.md"].map(|file| pages::repository().join(file)));
     let wrong: Vec<String> = files

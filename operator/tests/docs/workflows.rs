@@ -297,9 +297,8 @@ fn workflow_tests_gangs_with_both_apis() {
     }
 }
 
-/// Every fetched tool has a version.
 #[test]
-fn tools_have_versions() {
+fn fetched_tools_have_versions() {
     for workflow in workflows() {
         for line in workflow
             .text

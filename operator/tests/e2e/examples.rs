@@ -141,8 +141,8 @@ const TO_THE_END: &[Expected] = &[
     ("volumes/shared-memory", 0, &[("tmpfs ...", 1)]),
 ];
 
-/// Variants in `shared/tests/spellings`: an example in the spelling of earlier documents. No README shows
-/// their output.
+/// Examples with the older field names of the Go operator's documents, in `shared/tests/spellings`. No README
+/// shows their output.
 const TWINS: &[Expected] = &[
     // Neither the value of `network/connect-timeout` nor the operator's default: the broker gets no option.
     ("spellings/connect-timeout-none", 0, &[("1s", 0), ("5s", 0)]),
@@ -168,8 +168,8 @@ const WITH_FLUX: &[Expected] = &[
     ("snippets/wrap", 0, &[]),
 ];
 
-/// Their consoles show what only the real Flux prints: ids, its queues, labels of tasks, its own place on the
-/// PATH.
+/// Examples whose consoles show what only the real Flux prints: ids, its queues, labels of tasks, its own place
+/// on the PATH.
 const ONLY_FLUX_PRINTS: &[&str] = &[
     "batch/minicluster",
     "configs/whole",
@@ -351,7 +351,7 @@ fn examples_end_as_their_readmes_say() {
 }
 
 #[test]
-fn a_quiet_job_is_all_that_is_in_the_log() {
+fn quiet_log_has_only_the_output_of_the_job() {
     test("quiet", async |fixture| {
         let name = apply(&fixture, "logging/quiet");
         fixture.when_finished(&name).await;
@@ -451,12 +451,12 @@ fn a_follower_that_was_told_to_complete_is_not_started_again() {
             })
             .await;
         fixture
-            .until("the others run on, and nobody waits for it", async || {
+            .until("the other two run on", async || {
                 let status = fixture.status(&name).await;
                 (status["phase"] == "Running" && status["readySize"] == 2).then_some(())
             })
             .await;
-        assert_eq!(fixture.pods(&name).await.len(), 3, "no other one took its place");
+        assert_eq!(fixture.pods(&name).await.len(), 3, "the follower is not replaced");
     });
 }
 

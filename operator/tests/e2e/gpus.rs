@@ -9,7 +9,7 @@ use test_support::node::{Fixture, not_tested, test};
 
 use super::pasted;
 
-const ON_THE_NODE: u32 = 4;
+const GPUS_OF_NODE: u32 = 4;
 const PAGE: &str = "docs/tasks/gpus.md";
 
 #[test]
@@ -21,7 +21,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         fixture.kubectl(&["apply", "-f", "-"], &device_plugin(&image).to_string());
         fixture
             .until("the node offers GPUs", async || {
-                (offered(&fixture).await == ON_THE_NODE).then_some(())
+                (offered(&fixture).await == GPUS_OF_NODE).then_some(())
             })
             .await;
         fixture
@@ -118,6 +118,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
             json!({ "nvidia.com/gpu": 2, "memory": "256Mi" });
         std::fs::write(folder.path().join("gpus-check.yaml"), manifest.to_string()).unwrap();
         let printed = pasted::run_left_out(&fixture, PAGE, "kubectl apply -f gpus-check.yaml", folder.path());
+        // A line of `flux resource list`, in which NGPUS is the last column but one.
         let free = printed.lines().find(|line| line.contains(" free ")).unwrap();
         assert_eq!(free.split_whitespace().rev().nth(1), Some("4"), "{printed}");
         let visible = printed.lines().filter(|line| matches!(*line, "0" | "1"));
@@ -137,7 +138,7 @@ fn device_plugin(image: &str) -> Value {
             "containers": [{
                 "name": "gpus",
                 "image": image,
-                "args": [ON_THE_NODE.to_string()],
+                "args": [GPUS_OF_NODE.to_string()],
                 "securityContext": { "privileged": true },
                 "volumeMounts": [{ "name": "plugins", "mountPath": "/var/lib/kubelet/device-plugins" }],
             }],

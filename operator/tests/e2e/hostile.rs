@@ -45,7 +45,7 @@ fn a_job_does_not_become_root_by_what_root_runs_in_its_pod() {
             "spec": {
                 "size": 1,
                 "pod": { "restartPolicy": "OnFailure" },
-                // `post` decides the exit code.
+                // With this, a `post` that fails decides the exit code.
                 "logging": { "strict": true },
                 "containers": [{
                     "image": app_image(),

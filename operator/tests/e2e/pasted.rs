@@ -62,6 +62,7 @@ fn blocks_of_commands_run_as_they_are_pasted() {
     assert!(waiting.len() > 25, "only {} pages", waiting.len());
     let (waiting, wrong) = (Mutex::new(waiting), Mutex::new(Vec::new()));
     let run_all = || {
+        // The braces release the lock before the page runs.
         while let Some((number, blocks)) = { waiting.lock().unwrap().pop() } {
             test(&format!("pasted-{number}"), async |fixture| {
                 let failures = tokio::task::spawn_blocking(move || failures_of(&fixture, &blocks))
@@ -98,7 +99,8 @@ pub fn run_left_out(fixture: &Fixture, page: &str, first_command: &str, folder: 
     run_in(fixture, &blocks, folder, folder).unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
-/// Runs blocks in `place`. Returns their standard output, or what is wrong with them. `folder` is for other files.
+/// Runs blocks in the folder `place`. Returns their standard output, or what is wrong with them. The kubeconfig and the
+/// list of failed commands are written to `folder`.
 fn run_in(fixture: &Fixture, blocks: &[Block], folder: &Path, place: &Path) -> Result<String, String> {
     let page = &blocks[0].page;
     let failed = folder.join("failed");
@@ -145,8 +147,8 @@ fn page_folder(fixture: &Fixture, blocks: &[Block], folder: &Path) -> PathBuf {
 }
 
 /// The blocks as one script, which writes each command that fails to the file `failed`, with a NUL after it:
-/// a command may have several lines. Their image is `image`. At its end, the script kills what the page has left in the
-/// background.
+/// a command may have several lines. `image` replaces the image of the pages. At its end, the script kills what the
+/// page has left in the background.
 fn script(blocks: &[Block], image: &str, failed: &Path) -> String {
     let mut script = format!(
         "trap 'printf \"%s\\0\" \"$BASH_COMMAND\" >> {}' ERR\ntrap 'trap - ERR; kill $(jobs -p) 2>/dev/null' EXIT\n",
@@ -158,7 +160,7 @@ fn script(blocks: &[Block], image: &str, failed: &Path) -> String {
     script
 }
 
-/// The commands that have failed and must not, by the file that the script wrote.
+/// The failed commands that must not fail. `failed` is what the script wrote.
 fn unexpected<'a>(page: &Path, failed: &'a str) -> Vec<&'a str> {
     let may_fail = |command: &str| {
         MAY_FAIL
@@ -270,8 +272,8 @@ pub fn manifests(fixture: &Fixture, page: &Path) -> Vec<Vec<Value>> {
     blocks.iter().filter(is_whole).map(documents).collect()
 }
 
-/// The first manifest of a page, changed as the page says for its check: with the name `NAME-check`, and without a
-/// command.
+/// The first manifest of a page, changed as the page says for its check: with the name `NAME-check`, and without
+/// `command` and `tasks`.
 pub fn manifest_of_check(fixture: &Fixture, page: &str) -> Value {
     let mut manifest = manifests(fixture, page.as_ref())[0][0].clone();
     let name = manifest["metadata"]["name"].as_str().unwrap();

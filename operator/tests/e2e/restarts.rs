@@ -1,5 +1,5 @@
-//! How often a program starts. The program counts its starts in a folder of its node: once, unless its pods
-//! are removed.
+//! How often a program starts: once, unless one of its pods is lost or the program is retried. The program
+//! records its starts in a folder of its node.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// A job that has to be interrupted.
+/// The first run has to be interrupted. Every later run succeeds.
 pub const SLEEPS_THEN_SUCCEEDS: Runs = Runs {
     first: "exec sleep 3600",
     later: "exit 0",
@@ -71,7 +71,7 @@ impl Counter {
         });
         fixture.create_object::<Pod>(pod).await;
         fixture
-            .until("the counter counts", async || {
+            .until("the counter's pod has created the folder", async || {
                 counter.exec(&["test", "-d", &folder])
             })
             .await;

@@ -67,7 +67,7 @@ fn silent_node_is_named_and_nothing_runs_twice() {
 
         for name in both {
             let status = fixture
-                .until(&format!("{name} is told of its node"), async || {
+                .until(&format!("{name} reports its silent node"), async || {
                     let status = fixture.status(name).await;
                     let is_ready = status["readySize"].as_u64().is_some_and(|ready| ready > 0);
                     (status["reason"] == "NodeLost" && !is_ready).then_some(status)

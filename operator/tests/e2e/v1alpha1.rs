@@ -56,10 +56,6 @@ fn holds(found: &Value, wanted: &Value) -> bool {
     }
 }
 
-async fn log(fixture: &Fixture, name: &str) -> String {
-    fixture.lead_log(name).await
-}
-
 #[test]
 fn manifest_of_2023_completes_and_reads_back_as_applied() {
     test("v1alpha1", async |fixture| {
@@ -71,7 +67,7 @@ fn manifest_of_2023_completes_and_reads_back_as_applied() {
                 "command": "sh -c 'echo job of $(id -un) in $PWD sees $FI_EFA_USE_DEVICE_RDMA'",
                 // Flux and the job get the variables after `-E`.
                 "preCommand": "asFlux=\"sudo -u flux -E PYTHONPATH=$PYTHONPATH -E FI_EFA_USE_DEVICE_RDMA=1\"\n",
-                // As in 2023, it runs before any user is created.
+                // As in 2023, `pre` runs before any user is created.
                 "commands": {
                     "pre": "grep -q peenut /etc/passwd || echo nobody yet",
                     "post": "cut -d: -f1 /etc/passwd; cut -d: -f2 /etc/shadow; ls /etc/flux/config/",
@@ -81,7 +77,7 @@ fn manifest_of_2023_completes_and_reads_back_as_applied() {
         create(&fixture, "of-2023", &spec).await;
         let status = fixture.when_condition("of-2023", "Complete").await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
-        let log = log(&fixture, "of-2023").await;
+        let log = fixture.lead_log("of-2023").await;
         // The last one begins a password's hash in /etc/shadow.
         for line in [
             "nobody yet",

@@ -92,7 +92,7 @@ async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
 struct Watched {
     /// Pods that have a node and have not ended, at present.
     placed: [usize; 2],
-    /// Whether it had all its pods at once.
+    /// Whether the MiniCluster has had all its pods at once.
     was_whole: [bool; 2],
     completed: [bool; 2],
 }

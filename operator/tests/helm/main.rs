@@ -141,8 +141,8 @@ fn own() -> Vec<String> {
     names.lines().filter(is_own).map(str::to_owned).collect()
 }
 
-/// Waits until the garbage collector has deleted these objects, after the Deployment.
-async fn goes_by_itself(fixture: &Fixture) {
+/// Waits until the garbage collector has deleted the objects of `own`, after the Deployment.
+async fn until_own_objects_are_gone(fixture: &Fixture) {
     fixture
         .until("Secret and Lease are gone", async || {
             own().is_empty().then_some(())
@@ -265,7 +265,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
                 format!("ValidatingAdmissionPolicyBinding/{VOLUMES_POLICY}"),
             ];
             assert_eq!(left(&objects), BTreeSet::from(kept));
-            goes_by_itself(&fixture).await;
+            until_own_objects_are_gone(&fixture).await;
             assert_eq!(uids(&fixture, "job").await, pods, "its pods run on");
             end_job(&fixture, "job").await;
             assert_eq!(uids(&fixture, "job").await, pods, "nothing ran twice");
@@ -325,7 +325,7 @@ async fn nothing_stays(fixture: &Fixture, release: &Release) {
     assert_eq!(left(&hooks), BTreeSet::new());
     let (jobs, pods) = (fixture.list::<Job>("").await, fixture.list::<Pod>("").await);
     assert!(jobs.is_empty() && pods.is_empty(), "{jobs:#?} {pods:#?}");
-    goes_by_itself(fixture).await;
+    until_own_objects_are_gone(fixture).await;
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use super::*;
 use crate::pasted;
 
-/// The folder for volumes of the node itself.
+/// The folder of the node that this test's volumes use.
 pub(super) fn folder_on_the_node(fixture: &Fixture) -> String {
     format!("/tmp/{}", fixture.namespace)
 }
 
-/// Creates a claim, and a volume of the node for it.
+/// Creates a claim, and a hostPath volume for it.
 fn create_claim(fixture: &Fixture, claim: &Value) {
     let (name, spec) = (&claim["metadata"]["name"], &claim["spec"]);
     let volume = json!({
@@ -26,10 +26,10 @@ fn create_claim(fixture: &Fixture, claim: &Value) {
     );
 }
 
-/// Deletes the volumes, which are in no namespace, and their files, which the node would keep. The test node has the
-/// files of this machine. On another node, they stay.
-fn forget(fixture: &Fixture, volumes: &[&str]) {
-    // A bound volume goes after its claim, and the claim goes with the namespace, after the test.
+/// Deletes the volumes, which belong to no namespace, and their files. A test node shares this machine's files; on any
+/// other node, the files stay.
+fn delete_volumes(fixture: &Fixture, volumes: &[&str]) {
+    // Kubernetes deletes a bound volume only after its claim, which goes with the namespace, after the test.
     fixture.kubectl(
         &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(),
         "",
@@ -44,7 +44,7 @@ fn an_archive_outlives_its_cluster() {
         let first = to_the_end(fixture.clone(), ("archive/minicluster", 0, &[("remember me", 1)])).await;
         assert_eq!(first, None);
         if is_fake_flux() {
-            // The fake Flux's archive has a line for each start. The next run reads it before anything else.
+            // The fake Flux's archive has a line for each start. This command reads it before the second run saves it.
             let mut restore = documents(&fixture, "archive/restore").remove(0);
             restore["spec"]["containers"][0]["command"] = json!("tar -xzOf /state/archive.tar.gz");
             fixture.kubectl(&["apply", "-f", "-"], &restore.to_string());
@@ -58,7 +58,7 @@ fn an_archive_outlives_its_cluster() {
                 None
             );
         }
-        forget(&fixture, &[&fixture.namespace]);
+        delete_volumes(&fixture, &[&fixture.namespace]);
     });
 }
 
@@ -95,7 +95,7 @@ fn results_are_fetched_as_the_page_on_storage_says() {
         let mut files: Vec<_> = fetched.map(|file| file.unwrap().file_name()).collect();
         files.sort();
         assert_eq!(files, ["task-0", "task-1", "task-2", "task-3"]);
-        forget(&fixture, &[&fixture.namespace]);
+        delete_volumes(&fixture, &[&fixture.namespace]);
     });
 }
 
@@ -139,6 +139,6 @@ fn host_claimed_and_created_volumes_hold_their_data() {
         );
         let (phase, volume) = phase.split_once(' ').unwrap();
         assert_eq!(phase, "Bound");
-        forget(&fixture, &["data", volume]);
+        delete_volumes(&fixture, &["data", volume]);
     });
 }
