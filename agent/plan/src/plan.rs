@@ -172,7 +172,11 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
         } else {
             None
         },
-        notices: notices::of(&resolved),
+        // They are about the image and the user of the runner, which a sidecar need not share.
+        notices: match container {
+            PodContainer::Runner => notices::of(&resolved),
+            PodContainer::Sidecar(_) => Vec::new(),
+        },
         steps,
     })
 }

@@ -90,8 +90,8 @@ fn redact_variable(variable: &mut Value) {
     }
 }
 
-/// Removes keys and certificates in PEM, and values that a text names as secrets: `NAME=value`, `--name value`,
-/// `name: value`.
+/// Removes keys and certificates in PEM, users and passwords of URLs, and values that a text names as secrets:
+/// `NAME=value`, `--name value`, `name: value`.
 pub fn text(text: &str) -> String {
     let without_pem = without_pem(text);
     let lines = without_pem.split_inclusive('\n').map(|line| {
@@ -100,9 +100,25 @@ pub fn text(text: &str) -> String {
             .split_once(' ')
             .filter(|(word, _)| word.parse::<Timestamp>().is_ok())
             .map_or(("", line), |(time, _)| line.split_at(time.len() + 1));
-        format!("{time}{}", redact_line(line))
+        format!("{time}{}", redact_line(&without_userinfo(line)))
     });
     lines.collect()
+}
+
+/// Replaces the user and the password, or the token, of a URL: `https://user:password@host`.
+fn without_userinfo(line: &str) -> String {
+    const SLASHES: &str = "://";
+    let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
+    while let Some((scheme, after)) = rest.split_once(SLASHES) {
+        let end = after.find(|c: char| c.is_whitespace() || "/@?#\"'".contains(c));
+        let (userinfo, end) = after.split_at(end.unwrap_or(after.len()));
+        let is_http = scheme.ends_with("http") || scheme.ends_with("https");
+        // An image is no user: `docker-pullable://nginx@sha256:…`.
+        let is_userinfo = end.starts_with('@') && (is_http || userinfo.contains(':'));
+        clean.extend([scheme, SLASHES, if is_userinfo { LEFT_OUT } else { userinfo }]);
+        rest = end;
+    }
+    clean + rest
 }
 
 /// Replaces each block from `-----BEGIN …` to `-----END …-----`. If the end is missing, as in the last lines of a log,
@@ -435,6 +451,14 @@ mod tests {
             ),
             (r#"{"password":"hunter2 cut"#, r#"{"password":"(left out)"#),
             ("token='hunter2\nnext", "token='(left out)\nnext"),
+            (
+                "git clone https://ann:hunter2@host/x && git clone 'http://hunter2@host'",
+                "git clone https://(left out)@host/x && git clone 'http://(left out)@host'",
+            ),
+            (
+                "postgres://ann:hunter2@db:5432/x docker-pullable://nginx@sha256:1 tcp://10.0.0.1:8050",
+                "postgres://(left out)@db:5432/x docker-pullable://nginx@sha256:1 tcp://10.0.0.1:8050",
+            ),
             ("  password: two hunter2", "  password: (left out)"),
             ("- password: don't hunter2", "- password: (left out)"),
             (

@@ -18,8 +18,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     if resolved.is_system_instance() {
         steps.extend(own_files(resolved)?);
         let has_snippet = init.is_some() || pre_command.is_some() || pre.is_some();
-        // Without `around_init`: a system instance has no view. An install root's folder is appended only after `init`.
-        steps.extend(init);
+        steps.extend(environment::around_init(resolved, init));
         steps.extend(environment::steps(resolved)?);
         steps.extend(pre_command);
         steps.extend(pre);

@@ -709,6 +709,46 @@ fn install_root_precedes_path_when_view_is_disabled() {
     assert!(argv(&plan).starts_with("/opt/flux/bin/flux ") && appended(&plan));
 }
 
+/// Flux of the image runs as itself, or as the spec's user.
+#[test]
+fn init_has_the_install_root_on_its_path() {
+    let mut facts = facts(0);
+    facts.present.insert("/opt/flux/bin/flux".into());
+    for user in ["", "user = {name = 'flux', uid = 1004}\n"] {
+        let text = format!(
+            "view = {{enabled = false, install_root = '/opt/flux'}}\n[runner]\n{user}snippets = {{init = 'flux version'}}"
+        );
+        let plan = plan_of(&spec(&text), &facts);
+        let is_init = |step: &Step| format!("{step:?}").contains("flux version");
+        let before: Vec<_> = plan.steps.iter().take_while(|step| !is_init(step)).collect();
+        assert!(before.len() < plan.steps.len());
+        assert!(
+            before
+                .iter()
+                .any(|step| format!("{step:?}").contains("/opt/flux/bin\"")),
+            "{user}: {before:?}"
+        );
+    }
+}
+
+/// The runner creates the users: a sidecar of another user cannot, and need not.
+#[test]
+fn sidecar_has_no_notices_of_the_runner() {
+    let spec = spec("users = ['ada']\n[sidecars.db]\ncommand = 'serve'");
+    let facts = Facts {
+        uid: 1000,
+        ..facts(0)
+    };
+    assert!(
+        !build(&spec, &facts, &PodContainer::Runner)
+            .unwrap()
+            .notices
+            .is_empty()
+    );
+    let sidecar = build(&spec, &facts, &PodContainer::Sidecar("db".into())).unwrap();
+    assert_eq!(sidecar.notices, [""; 0]);
+}
+
 #[test]
 fn unknown_sidecar_is_an_error() {
     let error = build(&spec(""), &facts(0), &PodContainer::Sidecar("db".into())).unwrap_err();
