@@ -33,6 +33,7 @@ use schedule::schedule;
 /// Time for MiniClusters to end after the last fault: their longest program, restarts, and the eviction from
 /// a lost node.
 const SETTLES_WITHIN: f64 = 420.0;
+/// Time for all objects of deleted MiniClusters to go.
 const CLEAN_WITHIN: f64 = 90.0;
 /// A third of the chart's memory limit for the operator, which serves only a few MiniClusters here.
 const MEMORY_LIMIT_KIB: u64 = 128 * 1024;

@@ -45,7 +45,7 @@ impl Life {
 }
 
 impl World<'_> {
-    /// Creates it, unless too many run, or one of this name does. A finished one of this name is deleted first.
+    /// Creates the MiniCluster, unless too many or one of this name run. A finished one of this name is deleted first.
     pub(super) async fn create_if_room(&self, manifest: &Manifest) {
         let of_name = self
             .not_deleted()
@@ -159,7 +159,7 @@ impl World<'_> {
         }
     }
 
-    /// Deletes it. If it has finished, records first which promises it broke.
+    /// Deletes the MiniCluster. If it has finished, records first which promises it broke.
     pub(super) async fn remove(&self, life: &Life) {
         let status = status_if_there(self.stage, life.name()).await.unwrap_or_default();
         if has_finished(&status) {
@@ -305,7 +305,7 @@ impl World<'_> {
             .collect()
     }
 
-    /// The starts since its creation, without those of earlier pods.
+    /// The starts since the MiniCluster's creation, without those of earlier pods.
     pub fn history_of(&self, life: &Life) -> History {
         let all = self.stage.history(life.name());
         let of_life: Vec<String> = all
@@ -343,7 +343,7 @@ impl World<'_> {
 
     /// What happened since the MiniCluster was created.
     pub fn story_of(&self, life: &Life) -> String {
-        // This includes the line about its creation.
+        // The second before it has the line about the creation.
         let is_since = |line: &&StoryLine| line.at >= life.created_at - 1.0;
         self.story
             .borrow()
@@ -441,9 +441,7 @@ fn minicluster_json(manifest: &Manifest, archive_number: usize, stage: &Stage) -
         "launcher": manifest.form == Form::Launcher,
         "volumes": { "account": { "hostPath": stage.folder(), "path": "/account" } },
     });
-    if manifest.form == Form::Interactive {
-        container["environment"] = json!({ "CHAOS": name });
-    } else {
+    if manifest.form != Form::Interactive {
         container["command"] = command.into();
     }
     if manifest.has_snippets {

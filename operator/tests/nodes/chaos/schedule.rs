@@ -24,7 +24,7 @@ impl Pick {
         all.get(usize::try_from(index).unwrap())
     }
 
-    /// A number that is independent of which one is picked.
+    /// A number that hardly depends on which one is picked: the lists have far fewer than 1000 objects.
     pub fn detail(self) -> Pick {
         Pick(self.0 / 1000)
     }
@@ -162,7 +162,7 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
             71..75 => operator(&mut dice),
             75..79 => neighbour(&mut dice),
             79..85 => control_plane(&mut dice),
-            // At most one node is away at a time.
+            // At most one node is away at a time, and at least 30 s pass between two faults of nodes.
             _ if at > node_is_busy_until => {
                 let (action, seconds) = node(&mut dice);
                 node_is_busy_until = at + seconds + 30.0;

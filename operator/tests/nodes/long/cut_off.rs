@@ -18,8 +18,7 @@ fn program_cut_off_from_api_server_restarts_only_once_joined() {
             ..Program::default()
         };
         let goes_on = on_worker_1("goes-on", 3600, 0);
-        // These programs end after their pods were marked for deletion, and before anybody could tell the
-        // pods.
+        // These programs end after their pods were marked for deletion, and before the cut ends.
         let (well, badly) = (on_worker_1("well", 90, 0), on_worker_1("badly", 90, 3));
         stage.create_all(&[&goes_on, &well, &badly]).await;
         let cut_at = now();
@@ -33,7 +32,7 @@ fn program_cut_off_from_api_server_restarts_only_once_joined() {
             let status = stage.fixture.status(name).await;
             assert!(
                 status["completionTime"].is_null(),
-                "nobody can know it yet: {status:#}"
+                "nobody can know the end yet: {status:#}"
             );
         }
         cut_off.end().await;
@@ -89,9 +88,9 @@ fn workers_cut_off(name: &str, seconds: u32) {
             stage
                 .ended("may", &ExpectedEnd::after_restart(&["PodLost"]))
                 .await;
-            let again_at = stage.history("may").runs()[1].from;
+            let restarted_at = stage.history("may").runs()[1].from;
             assert!(
-                again_at - cut_at > f64::from(seconds),
+                restarted_at - cut_at > f64::from(seconds),
                 "its brokers cannot meet: {}",
                 stage.account("may")
             );
