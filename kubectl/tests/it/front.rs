@@ -209,7 +209,7 @@ impl Front {
             .map(|key| derive_accept_key(key.as_bytes()));
         let upgrade = hyper::upgrade::on(&mut request);
         let forwarded = self.hand_on(request).await?;
-        // Any other status is ignored: the API server has no kubelet to ask, but it has checked the user's rights.
+        // The API server has checked the user's rights. Other errors are ignored: it has no kubelet to ask.
         let accept = match key {
             Some(key) if forwarded.status() != StatusCode::FORBIDDEN => key,
             _ => return Ok(forwarded),
@@ -261,13 +261,13 @@ impl Front {
             previous: is_true("previous"),
             since: parameter("sinceTime"),
         };
-        let (timestamps, allowed) = (is_true("timestamps"), self.hand_on(request).await?);
-        if allowed.status() == StatusCode::FORBIDDEN {
-            return Ok(allowed);
+        let (timestamps, forwarded) = (is_true("timestamps"), self.hand_on(request).await?);
+        if forwarded.status() == StatusCode::FORBIDDEN {
+            return Ok(forwarded);
         }
         let Some(lines) = (self.logs)(&log_request) else {
-            let words = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"BadRequest","code":400,"metadata":{},"message":"previous terminated container not found"}"#;
-            let body = chunks(vec![(Duration::ZERO, words.into())]);
+            let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"BadRequest","code":400,"metadata":{},"message":"previous terminated container not found"}"#;
+            let body = chunks(vec![(Duration::ZERO, status.into())]);
             return Ok(Response::builder()
                 .status(400)
                 .header("content-type", "application/json")

@@ -83,7 +83,7 @@ pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
     }
 }
 
-pub fn no_logs(_: &LogRequest) -> Option<Vec<(Duration, String)>> {
+pub fn empty_logs(_: &LogRequest) -> Option<Vec<(Duration, String)>> {
     Some(Vec::new())
 }
 
@@ -103,7 +103,7 @@ pub async fn with_programs(
     person: UserAccount,
     programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
 ) -> (Front, UserAccount) {
-    Front::before(&person, programs, no_logs).await
+    Front::before(&person, programs, empty_logs).await
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn top_without_usage_prints_cause_and_remedy() {
         );
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
-        let (_front, person) = Front::before(&plain, early, no_logs).await;
+        let (_front, person) = Front::before(&plain, early, empty_logs).await;
         let output = person.run(&["top", "mc"]).await;
         assert!(
             output.code == 1
@@ -194,7 +194,7 @@ fn top_without_usage_prints_cause_and_remedy() {
                     .contains("no usage available of mc: not up: the broker is in state join"),
             "{output:?}"
         );
-        let (_front, person) = Front::before(&plain, old, no_logs).await;
+        let (_front, person) = Front::before(&plain, old, empty_logs).await;
         let output = person.run(&["top", "mc"]).await;
         assert!(
             output.code == 1 && output.err.contains("is older than this program"),
@@ -353,7 +353,7 @@ fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
     });
 }
 
-/// An agent that does not shut the instance down, and has this status.
+/// An agent that does not shut the instance down, and prints this status.
 fn refusing(status: &'static str) -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
     move |mut session| {
         async move {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Child;
 
 use crate::front::{Front, LogRequest, Session};
-use crate::in_pods::{agents, no_logs, up};
+use crate::in_pods::{agents, empty_logs, up};
 use crate::user_account::{PluginOutput, RIGHTS, in_time, next_line, read_until};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, test, until};
@@ -62,20 +62,20 @@ fn second_ctrl_c_deletes_without_waiting_for_the_stop() {
                 ("pods/exec,pods/log", "*"),
             ],
         );
-        // The agent hangs.
+        // The agent hangs, and its session stays open.
         let hangs = |session: Session| {
             async move {
                 std::future::pending::<()>().await;
-                session.end(0).await;
+                drop(session);
             }
             .boxed()
         };
-        let (front, person) = Front::before(&person, hangs, no_logs).await;
+        let (front, person) = Front::before(&person, hangs, empty_logs).await;
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
-        // `run` handles Ctrl-C from when it prints what it waits for.
+        // Once `run` prints this line, it handles Ctrl-C.
         let mut err = BufReader::new(run.stderr.take().unwrap());
         let mut messages = read_until(&mut err, "pods: ").await;
         crate::runs::interrupt(&run);
@@ -193,10 +193,10 @@ fn logs_options_follow_previous_index_and_all() {
             let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
             let printing = person.command(arguments).stdout(full).spawn().unwrap();
             let output = PluginOutput::when_over(printing).await;
-            let is_told = output
+            let is_reported = output
                 .err
                 .contains("failed to write the output: No space left on device");
-            assert!(output.code == 1 && is_told, "{arguments:?}: {output:?}");
+            assert!(output.code == 1 && is_reported, "{arguments:?}: {output:?}");
         }
         let before = person.run(&["logs", "mc", "--previous"]).await;
         assert_eq!(
@@ -324,7 +324,7 @@ async fn output_read_after_ctrl_c(fixture: &Fixture, has_errors: bool) -> String
         command.stderr(writer.try_clone().unwrap());
     }
     let run = command.stdout(writer).spawn().unwrap();
-    // It has the writing end of the pipe.
+    // `command` holds the writing end of the pipe, too: until it is dropped, reading would not end.
     drop(command);
     let pods = fixture.pods("mc", 1).await;
     fixture.run_pod(&pods[&0]).await;

@@ -16,7 +16,7 @@ use crate::runs::interrupt;
 use crate::user_account::{UserAccount, in_time, read_until};
 use test_support::api_server::until;
 
-/// An API server that answers requests of some methods only: it creates MiniClusters, and refuses anything else.
+/// An API server that answers requests of some methods only: POST with the created object, others with 503.
 struct Silent {
     person: UserAccount,
     requests: Arc<Mutex<Vec<Method>>>,

@@ -51,7 +51,7 @@ fn only_the_kubeconfigs_proxy_leads_to_a_local_api_server() {
             kubeconfig: file,
             ..person.clone()
         };
-        // Nobody listens there. kubectl reaches an API server on the same machine without it, too.
+        // Nobody listens at HTTPS_PROXY. Like kubectl, the plugin does not use it for an API server on this machine.
         for (who, connections) in [(&person, 0), (&behind_proxy, 1)] {
             let mut list = who.command(&["list"]);
             list.env("HTTPS_PROXY", "http://127.0.0.1:1");

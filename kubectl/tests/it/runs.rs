@@ -41,8 +41,8 @@ fn run_exits_with_the_jobs_code_for_every_code() {
     test("codes", async |fixture| {
         let (fixture, person) = (&fixture, &user_of(&fixture));
         let codes: Vec<u8> = (0..=255).collect();
-        for some in codes.chunks(16) {
-            let each = some.iter().map(|&code| async move {
+        for batch in codes.chunks(16) {
+            let each = batch.iter().map(|&code| async move {
                 let name = format!("code-{code}");
                 let run = person.start(&["run", "--name", &name, "app:1", "--", "exit", &code.to_string()]);
                 wait_until_created(fixture, &name).await;

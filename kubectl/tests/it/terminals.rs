@@ -94,7 +94,7 @@ async fn assert_refreshes_and_fits(script: &Child, out: &mut ChildStdout, shown:
     read_until(out, shown, "mc: state run for 61\x1b[0m").await;
 }
 
-async fn ends_as_it_began(
+async fn assert_ends_as_it_began(
     mut script: Child,
     mut out: ChildStdout,
     mut shown: String,
@@ -173,9 +173,9 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             if is_first {
                 assert_refreshes_and_fits(&script, &mut out, &mut shown).await;
             }
-            ends_as_it_began(script, out, shown, &before, ending).await;
+            assert_ends_as_it_began(script, out, shown, &before, ending).await;
         }
-        // With `--once` it does not switch to the other screen.
+        // With `--once`, `top` does not switch to the other screen.
         let mut once = person.on_terminal("rows 12 cols 60", "$plugin top mc --once");
         let output = PluginOutput::of(
             in_time("top --once", once.stdin(Stdio::null()).output())
@@ -388,7 +388,7 @@ fn colours_are_for_terminals_without_no_color() {
         fixture
             .when("mc", "one with a phase", |status| status["phase"].is_string())
             .await;
-        for (line, shown) in [
+        for (line, has_colours) in [
             ("$plugin status mc", true),
             ("NO_COLOR=1 $plugin status mc", false),
             ("NO_COLOR= $plugin status mc", true),
@@ -398,7 +398,7 @@ fn colours_are_for_terminals_without_no_color() {
             let mut script = person.on_terminal("rows 30 cols 100", line);
             let output = PluginOutput::of(in_time(line, script.stdin(Stdio::null()).output()).await.unwrap());
             assert_eq!(output.code, 0, "{output:?}");
-            assert_eq!(output.out.contains("\x1b["), shown, "{line}: {output:?}");
+            assert_eq!(output.out.contains("\x1b["), has_colours, "{line}: {output:?}");
             assert!(output.out.contains("mc"), "{output:?}");
         }
         operator.stop().await;

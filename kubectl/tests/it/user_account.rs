@@ -27,7 +27,7 @@ pub struct UserAccount {
 
 impl UserAccount {
     /// Gives these rights to the namespace's ServiceAccount `name`, which exists, by the administrator's `kubectl`.
-    /// With `kubeconfig`, the plugin is this account.
+    /// With `kubeconfig`, the plugin acts as this account.
     pub fn with(
         namespace: &str,
         name: &str,

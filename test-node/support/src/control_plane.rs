@@ -85,7 +85,7 @@ impl ControlPlane {
         // All programs of this control plane run in the folder of its kubeconfig, and none of another one does.
         let folder = self.kubeconfig.parent();
         let processes = fs::read_dir("/proc").map_err(|e| format!("failed to list processes: {e}"))?;
-        let is_it = |process: &Path| {
+        let is_wanted = |process: &Path| {
             let words = fs::read(process.join("cmdline")).unwrap_or_default();
             let is_program = words
                 .split(|byte| *byte == 0)
@@ -95,7 +95,7 @@ impl ControlPlane {
         let process = processes
             .flatten()
             .map(|entry| entry.path())
-            .find(|process| is_it(process));
+            .find(|process| is_wanted(process));
         let process = process.ok_or_else(|| format!("{program} does not run"))?;
         let stat =
             fs::read_to_string(process.join("stat")).map_err(|e| format!("failed to read its times: {e}"))?;

@@ -126,8 +126,8 @@ pub const SURROUNDINGS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Leaves that need nothing beside them, and of which no value may be refused. Of a leaf that is in no table, a refusal
-/// that names it counts as an effect, and ends its test.
+/// Leaves that need nothing beside them, and whose values must all be valid. If a leaf is in no table, a problem that
+/// names the leaf counts as an effect, and ends its test.
 pub const MUST_BE_VALID: &[&str] = &[
     "archive.path",
     "containers.0.batch",
@@ -364,7 +364,7 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
         services_pod,
     } = objects(&RenderFacts::default());
     let secrets: Vec<_> = secrets.iter().map(|secret| secret.expose()).collect();
-    let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
+    let volumes: Vec<_> = volumes.iter().map(|pair| (&pair.volume, &pair.claim)).collect();
     // No pods are observed, so the Job's uid (empty) does not matter.
     let is_cleaned_up = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
     let lifetime = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Programs that the test node builds for the tests of the chart.
+//! Programs that scripts in `test-node/` build, such as Helm.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +14,7 @@ pub fn helms() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Runs a script of the test node, which builds a program. Returns the path that the script prints.
+/// Runs a script in `test-node/` that builds a program. Returns the path that the script prints.
 pub fn built(script: &str, arguments: &[&str]) -> PathBuf {
     let output = Command::new(repository().join("test-node").join(script))
         .args(arguments)
