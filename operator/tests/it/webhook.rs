@@ -21,7 +21,7 @@ use crate::prometheus::free_address;
 use test_support::api_server::runtime;
 
 /// How long the API server waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Below the limit of the webhook's pod, 320 MiB.
 const MEMORY_MAX: u64 = 288 << 20;
 
@@ -123,7 +123,7 @@ impl Webhook {
         let begin = Instant::now();
         let (status, text) = self.post(peer, &review(&[cluster(10)])).await.unwrap();
         assert!(status == 200 && text.contains("Success"), "{status} {text}");
-        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < TIMEOUT, "{:?}", begin.elapsed());
     }
 
     /// The peak memory of the process, in bytes.
