@@ -226,12 +226,12 @@ fn ctrl_c_on_the_terminal_interrupts_once() {
     assert_eq!(child.wait().unwrap().code(), Some(4), "{output}");
 }
 
-/// A program that says when it was continued, for bash: other shells use vfork, and a suspended child of vfork keeps its
-/// parent from being suspended.
+/// A script that prints when it was continued. It is for bash: other shells use vfork, and a suspended child of vfork
+/// keeps its parent from being suspended.
 const RESUMED: &str = "trap 'echo resumed' CONT; echo ready; while :; do sleep 0.05; done";
 /// Makes the agent the leader of a session with the terminal, as a container's runtime does.
 const LEADER: [&str; 2] = ["setsid", "--ctty"];
-/// Kills the agent at the end of the test. A process that leads no group: `setsid` then does not fork.
+/// Kills the agent at the end of the test. The child leads no process group, so a `setsid` in it does not fork.
 const CHILD: [&str; 3] = ["unshare", "--fork", "--kill-child"];
 
 fn press_ctrl_z(mut terminal: &std::fs::File) {

@@ -383,7 +383,7 @@ fn v1alpha1_snippet_may_wait_for_a_sidecar() {
     lead.end().expect(0, "mc-0\n", "");
 }
 
-/// Like `sudo -u flux … flux proxy local:///run/flux/local`, whoever runs Flux.
+/// As by `sudo -u flux … flux proxy local:///run/flux/local`, whether root or the Flux user runs Flux.
 #[test]
 fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
     for fields in ["", "commands: {runFluxAsRoot: true}"] {

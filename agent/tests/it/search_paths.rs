@@ -2,10 +2,10 @@
 //! fake Flux or with real Flux (`make test-flux`).
 
 use crate::image::{Container, Image, real_flux, run};
-use crate::instance::{images, submit};
+use crate::instance::{images, launch, submit};
 use crate::live::run_words;
 
-/// Variables of the user's, with their values.
+/// The user's variables, with their values.
 const OWN: [(&str, &str); 3] = [
     ("PYTHONPATH", "/user"),
     ("LD_LIBRARY_PATH", "/user"),
@@ -25,7 +25,7 @@ fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {
         );
         image.file("/user/libjansson.so.4", 0o755, "no library");
         let mut container = Container::new(image, &format!("mc-{index}"), command);
-        // The dynamic loader warns of it, and goes on.
+        // The dynamic loader warns about this file, and continues.
         image.file("/user/lib.so", 0o755, "no library");
         let own = OWN.map(|(name, value)| (name.to_owned(), value.to_owned()));
         container.environment.extend(own);
@@ -88,7 +88,7 @@ fn users_paths_are_hidden_from_flux_and_tasks_see_them() {
                 .all(|(line, start)| line.starts_with(start)),
         "{lines:?}"
     );
-    // Flux adds the folder of its PMI library before them.
+    // Flux puts the folder of its PMI library before the user's folders.
     let is_whole = |line: &&str| line.contains(" preloaded=/user/lib.so ") && line.ends_with("/user");
     assert!(lines.iter().all(is_whole), "{lines:?}");
 }
@@ -96,11 +96,7 @@ fn users_paths_are_hidden_from_flux_and_tasks_see_them() {
 #[test]
 fn launcher_has_the_users_paths() {
     let words = run_words(&[]);
-    let script = serde_json::to_string(SAY).unwrap();
-    let images = images(
-        &format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {script}]\n"),
-        1,
-    );
+    let images = images(&launch(SAY), 1);
     let ended = run(&pods(&images, &words)).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let line = ended

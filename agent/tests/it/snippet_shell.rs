@@ -35,12 +35,12 @@ fn tmout_of_the_container_does_not_end_the_shell_of_post() {
     ended.expect(0, "pre ran\njob done\npost ran\n", "");
 }
 
-/// With a background process that would hold its pipes open, and without one.
+/// Without a background process, and with one that holds the shell's pipes open.
 #[test]
 fn shell_that_is_killed_during_the_job_is_replaced_for_post() {
     for programs in [BASH, DASH] {
         for background in ["", "sleep 300 & "] {
-            // Only its folder is used, for the file with the pid.
+            // Only the folder of this `Solo` is used, for the file with the pid.
             let solo = Solo::new("", "", "").with(programs);
             let pid = solo.folder.path().join("pid").display().to_string();
             let snippets = format!(

@@ -7,9 +7,7 @@ use crate::image::{self, AGENT, Container, Image};
 use crate::instance::{images, start, submit};
 use crate::live::{Network, Solo, open, termination_of};
 
-fn shells() -> [&'static str; 2] {
-    ["bash", "sh"]
-}
+const SHELLS: [&str; 2] = ["bash", "sh"];
 
 /// Runs `command` after `snippets` in an image whose only shell is `shell`. Returns exit code, output, errors
 /// and termination message.
@@ -26,8 +24,8 @@ fn run_in(shell: &str, top: &str, snippets: &str, command: &str) -> (i32, String
 
 #[test]
 fn snippet_shell_state_carries_over_to_later_steps() {
-    for shell in shells() {
-        let side = r#"
+    for shell in SHELLS {
+        let snippets = r#"
             init = '''plain=1; f() { echo "f sees $plain"; }; export SEEN="it's \"quoted\" $HOME
 two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
             pre = 'f; plain=2; export LATE=x; pwd; umask; ulimit -n'
@@ -36,7 +34,7 @@ two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
         "#;
         let command = r#"echo "$SEEN|$LATE|${plain-unset}|$(umask)|$(ulimit -n)|$(pwd)""#;
         let programs: &[&str] = if shell == "bash" { &["sh", "bash"] } else { &["sh"] };
-        let solo = Solo::new("", side, command).with(programs);
+        let solo = Solo::new("", snippets, command).with(programs);
         let ended = solo.run(&[]);
         let want = "f sees 1\n/tmp\n0027\n333\nf sees 2\nit's \"quoted\" /root\ntwo lines|x|unset|0027|333|/tmp\nf sees 2\npost x\n";
         ended.expect(0, want, shell);
@@ -57,10 +55,10 @@ two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
 
 #[test]
 fn failed_snippet_gives_the_code_when_strict_else_is_ignored() {
-    for shell in shells() {
-        let side = "init = 'echo a; false; echo b'\npre = 'sh -c \"exit 3\"'\npost = 'echo post'";
+    for shell in SHELLS {
+        let snippets = "init = 'echo a; false; echo b'\npre = 'sh -c \"exit 3\"'\npost = 'echo post'";
         let command = "echo job; exit 5";
-        let (code, stdout, stderr, termination) = run_in(shell, "", side, command);
+        let (code, stdout, stderr, termination) = run_in(shell, "", snippets, command);
         assert_eq!((code, stdout.as_str()), (1, "a\n"), "{shell}");
         assert!(
             stderr.contains("the snippet init ended with exit code 1"),
@@ -71,7 +69,7 @@ fn failed_snippet_gives_the_code_when_strict_else_is_ignored() {
             (Ender::Snippet, Some("init"))
         );
         assert_eq!((termination.code, termination.program_code), (1, None));
-        let (code, stdout, stderr, _) = run_in(shell, "[logging]\nstrict = false", side, command);
+        let (code, stdout, stderr, _) = run_in(shell, "[logging]\nstrict = false", snippets, command);
         assert_eq!(
             (code, stdout.as_str()),
             (5, "a\nb\njob\npost\n"),
@@ -179,14 +177,14 @@ fn stop_during_post_keeps_the_jobs_result() {
 
 #[test]
 fn quiet_shows_the_job_and_post_and_the_reason_of_a_failure() {
-    let side = "init = 'echo init; echo more >&2'\npre = 'echo pre'\npost = 'echo post; echo err >&2'";
-    let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", side, "echo job");
+    let snippets = "init = 'echo init; echo more >&2'\npre = 'echo pre'\npost = 'echo post; echo err >&2'";
+    let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", snippets, "echo job");
     assert_eq!(
         (code, stdout.as_str(), stderr.as_str()),
         (0, "job\npost\n", "err\n")
     );
-    let side = "init = 'echo noise; echo no such thing >&2; exit 4'";
-    let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", side, "echo job");
+    let snippets = "init = 'echo noise; echo no such thing >&2; exit 4'";
+    let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", snippets, "echo job");
     assert_eq!(
         (code, stdout.as_str(), stderr.lines().count()),
         (4, "", 1),
@@ -223,12 +221,12 @@ fn a_snippet_that_takes_long_is_named_while_it_runs() {
 /// variables after `-E`.
 #[test]
 fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
-    let side = r#"
+    let snippets = r#"
         init = '''HOME=/elsewhere; asFlux="sudo -u flux -E HOME=$HOME -E FI_PROVIDER=efa"; trap "echo trapped" EXIT'''
         post = 'echo post'
     "#;
-    for shell in shells() {
-        let (code, stdout, stderr, _) = run_in(shell, "", side, "echo $HOME $FI_PROVIDER");
+    for shell in SHELLS {
+        let (code, stdout, stderr, _) = run_in(shell, "", snippets, "echo $HOME $FI_PROVIDER");
         assert_eq!(
             (code, stdout.as_str()),
             (0, "/elsewhere efa\npost\ntrapped\n"),
@@ -239,7 +237,7 @@ fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
 
 #[test]
 fn exit_trap_runs_after_job_without_post() {
-    for shell in shells() {
+    for shell in SHELLS {
         let (code, stdout, stderr, _) = run_in(shell, "", r#"pre = 'trap "echo trapped" EXIT'"#, "echo job");
         assert_eq!(
             (code, stdout.as_str()),
@@ -339,12 +337,12 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
 /// folders gets no empty element: that would be the current directory.
 #[test]
 fn documented_lines_work_in_an_image_that_sets_nothing() {
-    let side = r#"
+    let snippets = r#"
         init = 'export LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH'
         pre_command = 'asFlux="sudo -u flux -E PYTHONPATH=$PYTHONPATH -E PATH=$PATH -E RDMAV_FORK_SAFE=1"'
     "#;
-    for shell in shells() {
-        let (code, stdout, stderr, _) = run_in(shell, "", side, "echo $LD_LIBRARY_PATH $RDMAV_FORK_SAFE");
+    for shell in SHELLS {
+        let (code, stdout, stderr, _) = run_in(shell, "", snippets, "echo $LD_LIBRARY_PATH $RDMAV_FORK_SAFE");
         assert_eq!((code, stdout.as_str()), (0, "/opt/lib 1\n"), "{shell}: {stderr}");
     }
 }
@@ -418,7 +416,7 @@ fn shell_that_cannot_start_programs_is_reported_without_hang() {
     // More variables than the kernel passes to a program, and limits with which no program starts or no pipe
     // can be opened.
     let large = "x=0123456789abcdef; while [ ${#x} -lt 4000000 ]; do x=$x$x; done; export x";
-    for shell in shells() {
+    for shell in SHELLS {
         for strict in [true, false] {
             for (source, has_known_cause) in [(large, true), ("ulimit -v 100", true), ("ulimit -n 3", false)]
             {
@@ -481,12 +479,12 @@ fn traced_program_has_its_parent_and_message_a_timeline() {
 /// up, without an error.
 #[test]
 fn non_utf8_bytes_are_left_out_or_named() {
-    let side = "pre = '''export BYTES=$(printf \"a\\377b\") TEXT=kept'''\n";
-    let (code, stdout, stderr, _) = run_in("bash", "", side, "echo \"${BYTES-unset} $TEXT\"");
+    let snippets = "pre = '''export BYTES=$(printf \"a\\377b\") TEXT=kept'''\n";
+    let (code, stdout, stderr, _) = run_in("bash", "", snippets, "echo \"${BYTES-unset} $TEXT\"");
     assert_eq!((code, stdout.as_str()), (0, "unset kept\n"), "{stderr}");
     assert!(stderr.contains("the variable BYTES is not UTF-8"), "{stderr}");
     let program = "[runner.program]\nmode = 'submit'\nwords = ['echo', [{ env = 'BYTES' }]]\n";
-    let image = crate::live::pod_image(&format!("{program}[runner.snippets]\n{side}"), 1);
+    let image = crate::live::pod_image(&format!("{program}[runner.snippets]\n{snippets}"), 1);
     let ended = image::run(&[Container::new(&image, "mc-0", &crate::live::run_words(&[]))]).remove(0);
     // 248: the broker failed (`Category::BrokerFailed`).
     assert_eq!((ended.code, ended.stdout.as_str()), (248, ""), "{ended:?}");

@@ -2,7 +2,7 @@
 
 use flux_shared::names::POD_ADDRESS;
 
-use super::submit;
+use super::{launch, submit};
 use crate::image::{AGENT, Container, Image, V4, real_flux};
 use crate::live::{Network, Running, eventually, open, pod_image, run_words, termination_of};
 
@@ -84,11 +84,7 @@ fn no_node_is_drained_for_its_name() {
     if real_flux().is_none() {
         return;
     }
-    let list = "flux resource list -n -o '{state} {nnodes} {nodelist}'; flux resource drain -n";
-    let job = format!(
-        "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {}]\n",
-        serde_json::json!(list)
-    );
+    let job = launch("flux resource list -n -o '{state} {nnodes} {nodelist}'; flux resource drain -n");
     // In the first and the last row, the agent writes R. In the others, Flux discovers it.
     for (size, spec, wanted) in [
         (1, "", "free 1 mc-0\n"),

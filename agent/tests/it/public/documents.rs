@@ -85,14 +85,14 @@ fn image(spec: &AgentSpec) -> Image {
     // A published snippet copies this file.
     image.file("/sys/fs/cgroup/cpuset.cpus", 0o644, "0-3\n");
     if !spec.view.enabled {
-        // Spack's Flux is where its profile leads.
+        // Spack's profile puts the folder of its Flux on the PATH.
         let flux = if sources_profile(spec) {
             "/opt/env/bin/flux"
         } else {
             "/usr/bin/flux"
         };
         image.program(fake_flux(), flux);
-        // Real Flux puts its own folder first into the PATH. The fake Flux does not, so it is there too.
+        // Real Flux puts its own folder first into the PATH. The fake Flux does not, so it is in both folders.
         if let Some(root) = &spec.view.install_root {
             image.program(fake_flux(), &format!("{root}/bin/flux"));
         }
@@ -162,12 +162,12 @@ fn read(image: &Image, path: &str) -> String {
     fs::read_to_string(image.at(path)).unwrap_or_default()
 }
 
-/// What the snippets left, without variables that every shell, Flux or the agent sets.
-fn left(image: &Image, known: &BTreeSet<String>) -> BTreeMap<String, String> {
+/// What the snippets left. Of the variables, only those with these names.
+fn left(image: &Image, names: &BTreeSet<String>) -> BTreeMap<String, String> {
     let text = read(image, &format!("{RECORD}/environment"));
     let pairs = text.lines().filter_map(|line| line.split_once('='));
     let mut all: BTreeMap<String, String> = pairs
-        .filter(|(name, _)| known.contains(*name))
+        .filter(|(name, _)| names.contains(*name))
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
     all.insert("(directory)".into(), read(image, &format!("{RECORD}/directory")));
@@ -179,7 +179,7 @@ fn left(image: &Image, known: &BTreeSet<String>) -> BTreeMap<String, String> {
     all
 }
 
-/// The names of variables that the snippets have set or changed.
+/// The names of the program's variables, without those that shells, Flux or the agent set.
 fn names_in(image: &Image) -> BTreeSet<String> {
     let text = read(image, &format!("{RECORD}/environment"));
     let names = text

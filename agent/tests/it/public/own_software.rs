@@ -89,7 +89,7 @@ fn bind(from: &Path, to: &str) -> String {
     )
 }
 
-/// The runner of a pod whose view comes by `mounted` or by a copy, and whose containers run as `uid`.
+/// Runs a pod's containers as `uid`. Returns the runner's end. The view is `mounted` or copied.
 fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
     let (view, volumes) = (view_image(), Image::empty());
     for volume in ["/view", "/software", "/config"] {
@@ -104,7 +104,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
     };
     let staging =
         bind(&volumes.at("/view"), "/mnt/flux-view") + &bind(&volumes.at("/software"), "/mnt/flux-software");
-    let started = |image: &Image, uid: u32, words: &[&str], mounts: String| {
+    let run_container = |image: &Image, uid: u32, words: &[&str], mounts: String| {
         let mut container = Container::new(image, "mc-0", &[&[AGENT], words].concat());
         container.ids = (uid, uid);
         container.before = mounts;
@@ -130,7 +130,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
         .concat();
         let runner_image = bind(app.top(), "/mnt/flux-runner-image");
         // The user of the agent's image.
-        started(
+        run_container(
             &agent,
             65532,
             &words,
@@ -138,7 +138,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
         );
     } else {
         let packages = "/mnt/flux-software/packages";
-        started(
+        run_container(
             &view,
             uid,
             &["view", to[0], to[1], "--software", packages],
@@ -151,7 +151,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
             "--to",
             "/mnt/flux-software/software",
         ];
-        started(app, uid, &words, staging);
+        run_container(app, uid, &words, staging);
     }
     let mounts = [
         ("/view/flux", "/mnt/flux"),
@@ -162,7 +162,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
     // With a mounted view, no init container makes the folder of packages.
     let mounts = mounts.iter().filter(|(from, _)| volumes.at(from).exists());
     let mounts: String = mounts.map(|(from, to)| bind(&volumes.at(from), to)).collect();
-    started(app, uid, &["run"], format!("{mounts}{image_mount}"))
+    run_container(app, uid, &["run"], format!("{mounts}{image_mount}"))
 }
 
 #[test]
