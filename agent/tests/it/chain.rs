@@ -611,6 +611,7 @@ fn replacement_of_a_lost_lead_starts_nothing() {
             lead.wait_for_output("waiting for the operator to restart this MiniCluster");
             lead.signal(15);
             assert_eq!(lead.end().code, 143);
+            // The plan does not say whether there is an archive. Without one, nobody reads this text.
             let expected = Termination {
                 archive_not_saved: Some("an earlier pod of the lead was lost".into()),
                 ..Termination::new(Ender::Stop, 143)
