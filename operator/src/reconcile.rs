@@ -189,24 +189,24 @@ async fn report(
         _ => None,
     };
     let (diagnosis, until_written) = (diagnosis?, written?);
-    // These two deletions may be refused for good, by a missing permission or a policy. Then the error is returned only
-    // after the deletions below.
+    // A missing permission or a policy may prevent the next two deletions for good. So their errors are returned only
+    // after `clean_up`.
     let until_deleted = delete_or_time_left(&target, &after, context).await;
-    // The end must have been written. The number of pods, which changes after it, may be written later.
+    // The stored status must say that the MiniCluster has ended. Later changes, such as the number of pods, can wait.
     let services_ended = if until_written.is_none() || status::is_finished(&target.status) {
         end_services(&target, &after, context).await
     } else {
         Ok(())
     };
-    // These continue from the status `after`, so it must have been written.
+    // `clean_up` patches the status `after`, so that must have been written.
     if until_written.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
     }
     let until_deleted = until_deleted?;
     services_ended?;
     context.miniclusters.clear_failures(&target.uid);
-    // The operator's own status wakes no reconcile. If what it says makes another decision necessary, ask for one here.
-    // That the view cannot be mounted may have been written while this decision was carried out.
+    // The operator's own status wakes no reconcile, so ask for one here if the new status makes another decision
+    // necessary. (`gives_job_up`: a status after `SILENT_AFTER` may have said already that the view cannot be mounted.)
     let is_new = |says: fn(&MiniClusterStatus) -> bool| says(&after) && !says(&target.status);
     let observed = context.index.observed(&target.key);
     let gives_job_up = || {
@@ -299,7 +299,7 @@ async fn is_confirmed(
 ) -> Result<bool, ReconcileError> {
     let expected_job_uid = match decision {
         Decision::Continue => return Ok(true),
-        // That follows from what the status has recorded about this Job, and the call has the Job's uid.
+        // The status has counted the restart that replaces this Job, and the deletion names the Job's uid.
         Decision::Delete { job_uid } if restart::is_restart_counted(known_status, job_uid) => {
             return Ok(true);
         }
@@ -307,7 +307,7 @@ async fn is_confirmed(
         Decision::Restart {
             job_uid, job_exists, ..
         } => job_exists.then_some(job_uid),
-        // No further pod is asked to end now, so nothing would be written.
+        // No further pod is asked to end now, so nothing is written.
         Decision::EndPods { pods, .. } if pods.is_empty() => return Ok(true),
         Decision::Fail { job_uid, .. } | Decision::EndPods { job_uid, .. } => Some(job_uid),
         Decision::Ended { .. } | Decision::Wait => None,
@@ -412,8 +412,8 @@ async fn carry_out(
             let message = format!(
                 "the Job was deleted, and the MiniCluster restarts when its pods have ended: {description}"
             );
-            // Not `WaitingForPrevious`: from this reason, a later operator knows what this one waited for
-            // (`waits_for_pods`).
+            // Not `WaitingForPrevious`: by `WaitingForPods`, an operator that starts later knows that an operator ran
+            // after the Job was deleted (`waits_for_pods`).
             let obstacle = if remaining::end_by_themselves(&pods, now) {
                 Obstacle::wait(Reason::WaitingForPods, message)
             } else {
@@ -554,8 +554,8 @@ fn decide(
 }
 
 /// The observed state of a MiniCluster's Job, or of its previous Job if there is none. None: the MiniCluster is being
-/// deleted, or its spec is not valid and has never had a Job. (A spec may become invalid while its Job runs, by a
-/// stricter operator or a change of its installation.)
+/// deleted, or has never had a Job and its spec is not valid. (A spec may become invalid while the Job runs: another
+/// version of the operator may be stricter, or serve fewer features.)
 fn observation<'a>(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,

@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// Longest pause while the operator has no permission (403). In an installation for one namespace, it may never get
 /// it.
 const LONGEST_PAUSE_DENIED: Duration = Duration::from_secs(60);
-/// Shortest time between two lists that begin because of a 410, and shortest time for a watch before the next one.
+/// Shortest time between the starts of two lists that a 410 caused, and between the starts of two watches.
 const BETWEEN_LISTS: Duration = Duration::from_secs(10);
 const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
 /// The server ends a watch after this many seconds.

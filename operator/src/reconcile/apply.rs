@@ -253,12 +253,12 @@ impl Writer {
             self.create_service(index, service, &member.uid).await?;
         }
         // The gang must exist before the pods: schedulers look for it when they see the pods. Its name contains the hash
-        // of the spec, so it comes after what a user may have to edit the spec for.
+        // of the spec, and an edit leaves it behind. So it comes after the objects that may make an edit necessary.
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
-        // The policy and the Secrets come last, since they are never changed: if another object cannot be created, the
-        // user can still edit the spec, and they follow from the new one. The policy must exist before the brokers do.
+        // The policy and the Secrets are never changed, so they come last: if another object cannot be created, the
+        // user can still edit the spec from which they are rendered. The policy must exist before the brokers do.
         if let Some(policy) = network_policy {
             self.create(policy, &member.uid).await?;
         }
@@ -330,7 +330,7 @@ impl Writer {
         let Some(resized) = resized else {
             return self.create_config_map(wanted, owner).await;
         };
-        // Without the hash, `create_config_map` overwrites it if another Job follows.
+        // Without the hash, `create_config_map` overwrites the ConfigMap before the next Job is created.
         let change = json!({
             "metadata": {
                 "uid": existing.metadata.uid,
@@ -408,15 +408,15 @@ impl Writer {
         pod: &Overlaid<Pod>,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        // Only the metadata is known. The watch reports the status, and of a pod that existed it may have done so already.
+        // Only the metadata is known. The watch reports the status, and may have done so if the pod existed before.
         if let Creation::Created(metadata) = self.create_as(&pod.rendered, pod, owner).await? {
             index.update_pod(&metadata, PodSeen::of(&metadata, None));
         }
         Ok(())
     }
 
-    /// Asks the API server by a dry run whether the services pod is valid. [`Writer::create_services_pod`] reports what
-    /// else hinders its creation, which may end without an edit of the spec, such as a full quota.
+    /// Asks the API server by a dry run whether the services pod is valid. Other errors, such as a full quota, may pass
+    /// without an edit of the spec: [`Writer::create_services_pod`] reports those.
     pub async fn check_services_pod(&self, pod: &Overlaid<Pod>) -> Result<(), ApplyError> {
         match self.dry_run(&pod.rendered, pod).await {
             Err(ApplyError::Obstacle(obstacle)) if obstacle.reason == Reason::Refused => Err(obstacle.into()),
@@ -446,7 +446,7 @@ impl Writer {
         result.map_err(|error| api_error::<K>("create", &object.name_any(), error))
     }
 
-    /// Asks the API server by a dry run whether it accepts an object with an overlay. It refuses unknown fields.
+    /// Asks the API server by a dry run whether it accepts an object with an overlay. Unknown fields count as invalid.
     pub async fn dry_run_overlay<K>(&self, applied: &AppliedOverlay, key: &Key) -> Result<DryRun, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -614,7 +614,7 @@ impl Writer {
             "type": "FailureTarget", "status": "True", "reason": reason, "message": message,
             "lastTransitionTime": now, "lastProbeTime": now,
         }] });
-        // A suspended Job may have none, and the API server takes no end without one.
+        // A suspended Job may have no start time, and the API server accepts no end without one.
         if !has_start {
             status["startTime"] = json!(now);
         }
@@ -630,7 +630,7 @@ impl Writer {
             .patch_job_status(cluster, uid, &json!({ "startTime": null }))
             .await
         {
-            // It is not suspended any more, or has ended.
+            // The Job is no longer suspended, or has ended.
             Err(kube::Error::Api(status)) if status.code == 422 && !refusal::is_denial(&status.message) => {
                 Ok(())
             }
@@ -816,9 +816,9 @@ mod tests {
         }
     }
 
-    /// A Job that is not suspended any more keeps its start time. A policy says nothing about that.
+    /// The start time of a Job that is no longer suspended may stay. The denial of a policy has the same code.
     #[tokio::test]
-    async fn start_time_is_forgotten_unless_a_policy_denies_it() {
+    async fn forget_start_ignores_422_unless_a_policy_denies_it() {
         let denial = r#"jobs.batch "mc" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"#;
         let invalid =
             r#"Job.batch "mc" is invalid: status.startTime: Required value: startTime cannot be removed"#;

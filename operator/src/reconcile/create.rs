@@ -39,7 +39,7 @@ pub(super) enum Done {
     Restarted,
     /// Decide again: the cached Job or its pods differ from the API server's, or the Job is kept after all.
     OutOfDate,
-    /// The next Job cannot be created yet. If it is not within this time, `deadlineSeconds` is over.
+    /// The next Job cannot be created yet. Unless it is created within this time, `deadlineSeconds` is over.
     WaitsUntilDeadline(Duration),
     /// No Job is created: earlier starts have used up `deadlineSeconds`.
     OutOfTime,
@@ -408,9 +408,9 @@ fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
     }
 }
 
-/// Notes in the index that the MiniCluster uses its headless Service: it is then reconciled when that Service is
-/// deleted. By this the index also knows that the MiniCluster exists: it keeps its Job and lead pods if they are
-/// deleted (`last_job`, `gone_leads`).
+/// Notes in the index that the MiniCluster uses its headless Service, so that it is reconciled when that Service is
+/// deleted. For a MiniCluster that is noted, the index also remembers deleted Jobs and lead pods (`last_job`,
+/// `gone_leads`).
 pub(super) fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
     context
         .index

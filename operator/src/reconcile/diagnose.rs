@@ -79,7 +79,7 @@ pub(super) async fn diagnose_and_mend(
     let last = context.miniclusters.last_finding(&target.uid, Instant::now());
     Ok(last.map(|(finding, until_next_check)| {
         let warning = match finding {
-            // This process has just started: keep the trouble in the status, if an earlier one read it from events.
+            // This process has just started: keep the trouble in the status, if an earlier process read it from events.
             Finding::Unread => wait.trouble_of_earlier_events(&target.status, &job.uid),
             Finding::Nothing => None,
             Finding::Warning(warning) => Some(*warning),

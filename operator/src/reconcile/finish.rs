@@ -14,8 +14,8 @@ use k8s_openapi::jiff::Timestamp;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 
-/// When to reconcile again if the watch has not reported an edit yet that decides what is deleted. Usually the watch
-/// reports it before that.
+/// When to reconcile again if the MiniCluster is not deleted because it has changed since it was read. Usually the
+/// watch reports the change sooner.
 const PAUSE_AFTER_EDIT: Duration = Duration::from_secs(5);
 
 /// Deletes the services pod of a MiniCluster that has ended.
@@ -32,8 +32,8 @@ pub(super) async fn end_services(
     Ok(())
 }
 
-/// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. If the operator is
-/// killed in between, the next one repeats this. The watch reports an edit of the spec that it does not know yet.
+/// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. If the operator is killed in
+/// between, the next one repeats this. If the spec has been edited, does nothing: the watch reports the edit.
 pub(super) async fn clean_up(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,

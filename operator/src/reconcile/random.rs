@@ -1,4 +1,4 @@
-//! Random curve certificates, passwords and keys. Only this module uses a random source.
+//! Random curve certificates, passwords and keys of MiniClusters.
 
 use flux_operator_core::render::Generated;
 use flux_shared::curve::Certificate;

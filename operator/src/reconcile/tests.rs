@@ -128,7 +128,7 @@ fn pod_object(name: &str, index: u32, disruptions: u32, terminated: Value) -> Va
     })
 }
 
-/// A spec with `services`, which this installation does not serve.
+/// A spec that is invalid if the installation does not serve `services`.
 fn spec_with_services() -> Value {
     json!({
         "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }],
@@ -362,9 +362,10 @@ async fn unbound_volumes_do_not_count_as_api_silence() {
     let took = begin.elapsed();
     assert!((Duration::from_secs(2)..SILENT_AFTER).contains(&took), "{took:?}");
     let requests = requests.lock().unwrap();
-    let has = |wanted: &str| requests.iter().filter(|(request, _)| request == wanted).count();
-    assert_eq!(has("POST /api/v1/persistentvolumes"), 3, "{requests:#?}");
-    assert_eq!(has("POST /apis/batch/v1/namespaces/ns/jobs"), 1, "{requests:#?}");
+    let count = |wanted: &str| requests.iter().filter(|(request, _)| request == wanted).count();
+    let jobs = count("POST /apis/batch/v1/namespaces/ns/jobs");
+    let volumes = count("POST /api/v1/persistentvolumes");
+    assert_eq!((volumes, jobs), (3, 1), "{requests:#?}");
     let reason = Reason::ApiError.name();
     assert!(
         requests

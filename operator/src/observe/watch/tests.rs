@@ -26,7 +26,6 @@ fn named(name: &str) -> serde_json::Value {
     json!({ "metadata": { "name": name, "resourceVersion": "5" }, "spec": {} })
 }
 
-/// Runs a watch for an hour.
 async fn for_an_hour(watch: impl Future<Output = ()>) {
     let ended = tokio::time::timeout(std::time::Duration::from_secs(3600), watch).await;
     assert!(ended.is_err(), "the watch has ended");

@@ -54,8 +54,8 @@ impl Writer {
             .map_err(|error| api_error::<Pod>("delete", &cluster.name, error))
     }
 
-    /// Deletes the services pod with this uid. After a suspension or the end it would hold resources that
-    /// others could use, and a lost one must make room for its replacement of the same name.
+    /// Deletes the services pod with this uid. After a suspension or the end of the MiniCluster, the pod would hold
+    /// resources that others could use. A lost pod must go before its replacement of the same name.
     pub async fn delete_services_pod(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let name = names::services_pod(&cluster.name);
         let parameters = delete_params(Some(uid.to_owned()));
@@ -74,7 +74,7 @@ impl Writer {
         name: &str,
         uid: &str,
     ) -> Result<bool, ApplyError> {
-        // A list of one pod: in every namespace the operator may list pods, but not get one.
+        // A list of one pod: the operator may always list pods, but may get one only if `spec.services` is served.
         let of_name = of_name(name);
         let api: Api<PodStatusObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let found = api.list(&of_name).await;

@@ -74,7 +74,7 @@ impl Writer {
         ignore_gone(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
     }
 
-    /// Deletes the gang's object. The caller deletes the Job only later: an annotation of the Job has the gang's name.
+    /// Deletes the gang's object, if the MiniCluster owns it.
     pub async fn delete_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<(), ApplyError> {
         match self.find_own_gang(namespace, at, owner).await? {
             Some(uid) => self.delete_found(namespace, at, uid).await,

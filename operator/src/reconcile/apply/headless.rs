@@ -20,8 +20,8 @@ use super::requests::{apply_request, create_request};
 use super::{ApplyError, Writer, api_error, name_taken, post_params};
 
 /// The Services that are to be written, each with its new members. A MiniCluster first needs the Service to exist
-/// (`ensure`), since its pods look for names there. When it has its Job, it is noted as a member that waits
-/// (`announce`). A later reconcile of it, or of another one in the namespace, then adds all that wait (`join`).
+/// (`ensure`), since its pods look for names there. When its Job exists, it is noted as a member that waits
+/// (`announce`). Its next reconcile, or that of another member, then adds all members that wait (`join`).
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: Mutex<HashMap<Key, PendingMembers>>,
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// The watch of Services may be behind: another operator has just created the Service, or the operator has started.
+    /// The watch of Services may lag behind the creation of the Service, such as by another replica of the operator.
     #[tokio::test]
     async fn member_joins_a_service_that_the_index_did_not_know() {
         fn existing(owner: &str) -> Value {
@@ -283,8 +283,8 @@ mod tests {
         );
     }
 
-    /// No `join` would follow that removes it from the queue. A later write would then add it as an owner, even if it was
-    /// deleted since.
+    /// No later `join` would remove such a MiniCluster from the queue. The next write of the Service would then add it
+    /// as an owner, even if it was deleted since.
     #[test]
     fn owner_of_the_service_does_not_wait_to_join_it() {
         let (index, queue) = (Index::default(), Queue::default());

@@ -27,7 +27,7 @@ use super::{
 };
 
 /// Longest time to wait until all volumes and claims of a MiniCluster are bound. If they are not bound by then, nothing
-/// fails, but the pods may start later. (Not `retry::until_done`: the reconcile continues after a few reads.)
+/// fails, but the pods may start later.
 const BINDER_TIME: Duration = Duration::from_secs(3);
 /// The first and the longest pause between reads of a volume or a claim that is to be bound.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ enum ExistingVolume {
     Foreign,
 }
 
-/// What an existing PersistentVolume `found` is to the MiniCluster that needs `wanted`. `owner`: the MiniCluster's uid.
+/// How the existing volume `found` relates to the MiniCluster that needs `wanted`. `owner`: the MiniCluster's uid.
 fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume {
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
@@ -87,7 +87,7 @@ where
             }
         }
     };
-    // It makes no difference whether it is bound or too late.
+    // After the deadline, the caller goes on as if the object were bound.
     drop(tokio::time::timeout_at(deadline, wait).await);
 }
 
@@ -101,7 +101,7 @@ fn why_claim_stays(claim: &Metadata, now: Timestamp) -> Option<Obstacle> {
             .owner_references
             .as_ref()
             .is_some_and(|owners| !owners.is_empty());
-        // A claim of somebody else's may hold data.
+        // Only a claim with this hash was created by the operator.
         let obstacle = if rendered_hash(claim).is_some() {
             let message = format!(
                 "PersistentVolumeClaim {name} was left behind by an earlier MiniCluster: delete it, or choose another name"
@@ -131,7 +131,7 @@ impl Writer {
         owner: &str,
     ) -> Result<(), ApplyError> {
         let deadline = Instant::now() + BINDER_TIME;
-        // A few at the same time: if one is not bound, the others must still be waited for.
+        // Concurrently, since all have one deadline: a volume that is never bound must not use up the others' time.
         futures::stream::iter(volumes.iter().map(Ok))
             .try_for_each_concurrent(3, |volume| self.create_volume(volume, owner, deadline))
             .await

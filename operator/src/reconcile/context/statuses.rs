@@ -63,9 +63,9 @@ fn object_ref(key: &Key) -> ObjectRef<Cluster> {
 /// The statuses that were written for one MiniCluster.
 #[derive(Debug, Default)]
 pub(super) struct StatusWrites {
-    /// When the last one was written.
+    /// When the last one was written, or the Job changed (`note_job_changed`).
     last: Option<WrittenAt>,
-    /// The last one with its resourceVersion, until the watch has reported it.
+    /// The last status with its resourceVersion, until the watch has reported it.
     unreported: Option<Box<(u64, MiniClusterStatus)>>,
 }
 

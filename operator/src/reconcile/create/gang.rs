@@ -134,8 +134,8 @@ pub(super) struct Change {
     pods: u32,
 }
 
-/// How the gang changes with the Job. Otherwise the replacement of a lost pod would wait for more pods than a smaller
-/// MiniCluster has. When a MiniCluster grows, its first pods already run, and each new pod starts when there is room.
+/// How the gang changes with the Job. Otherwise, after a shrink, the replacement of a lost pod would wait for more pods
+/// than there are. When a MiniCluster grows, its first pods already run, and each new pod starts when there is room.
 /// `job`: the Job before the change.
 pub(super) fn change_for(
     cluster: &ValidMiniCluster,
