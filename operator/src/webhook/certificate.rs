@@ -254,7 +254,6 @@ impl Current {
         end_of(&*self.get()?)
     }
 
-    /// Whether there is a certificate.
     pub(super) fn is_set(&self) -> bool {
         self.get().is_some()
     }

@@ -102,7 +102,7 @@ pub(super) async fn keep(mut renewal: Renewal, metrics: Arc<WebhookMetrics>) -> 
         .map(drop)
         .boxed();
     let mut changes = futures::stream::select(secret_changes, definition_changes);
-    // Not `retry::until_done`, whose pauses do not grow with the number of failures.
+    // Not `flux_operator_client::retry::until_done`, whose pauses do not grow with the number of failures.
     let mut failures = 0;
     loop {
         if let Err(error) = renewal.renew_if_due().await {

@@ -202,9 +202,10 @@ mod tests {
         assert!(error.contains("995 more were not tried"), "{error}");
         let tried: BTreeSet<String> = written.lock().unwrap().iter().cloned().collect();
         assert!(tried.iter().eq(["mc-0", "mc-1", "mc-2", "mc-3", "mc-4"]));
-        // One that cannot be written hides no other.
-        let (client, _) = server(20, |name, _| (name == "mc-3").then_some(422));
+        // One object that cannot be written does not stop the migration of the others.
+        let (client, written) = server(20, |name, _| (name == "mc-3").then_some(422));
         let error = rewrite_all(&client).await.unwrap_err().to_string();
-        assert_eq!(error.matches("ns/mc-").count(), 1, "{error}");
+        let failed = error.matches("ns/mc-").count();
+        assert_eq!((failed, written.lock().unwrap().len()), (1, 20), "{error}");
     }
 }

@@ -21,9 +21,9 @@ use test_support::repository::repository;
 const PROMETHEUS: &str = "test-node/neighbours/prometheus.yaml";
 const PROMETHEUS_ADAPTER: &str = "test-node/neighbours/prometheus-adapter.yaml";
 const JOBS: usize = 20;
-const GROWTH: Duration = Duration::from_secs(180);
-const SHRINKAGE: Duration = Duration::from_secs(300);
-const METRICS: Duration = Duration::from_secs(120);
+const GROWTH_MAX: Duration = Duration::from_secs(180);
+const SHRINK_MAX: Duration = Duration::from_secs(300);
+const METRICS_MAX: Duration = Duration::from_secs(120);
 
 /// Changes a file that is written for the namespace `default` to this namespace. In the examples, the autoscaler
 /// shrinks only after a minute of calm. Here it does not wait, so jobs still run when it shrinks.
@@ -75,7 +75,7 @@ impl Instance<'_> {
         let seconds = setting("SECONDS_OF_A_JOB", 8).to_string();
         self.flux(&["submit", "--quiet", &jobs, "sleep", &seconds]);
         let ask = async || (self.size().await.0 == 4).then(|| begin.elapsed());
-        let grown = self.fixture.within(GROWTH, "there are four nodes", ask).await;
+        let grown = self.fixture.within(GROWTH_MAX, "there are four nodes", ask).await;
 
         let mut under_job = false;
         let ask = async || {
@@ -89,7 +89,7 @@ impl Instance<'_> {
                 .is_some_and(|jobs| jobs.waiting == 0 && jobs.running == 0);
             (is_idle && self.size().await == (1, 1)).then(|| begin.elapsed())
         };
-        let shrunk = self.fixture.within(SHRINKAGE, "one node is left", ask).await;
+        let shrunk = self.fixture.within(SHRINK_MAX, "one node is left", ask).await;
         println!(
             "cycle {number}: four nodes after {grown:.0?}, one again after {shrunk:.0?}; with a job: {under_job}"
         );
@@ -129,7 +129,7 @@ fn queue_resizes_minicluster_and_no_job_is_lost() {
             let metrics = "/apis/external.metrics.k8s.io/v1beta1/namespaces";
             let path = format!("{metrics}/{}/job_queue_state_active_count", fixture.namespace);
             let ask = async || fixture.try_kubectl(&["get", "--raw", &path], "").ok();
-            fixture.within(METRICS, "the external metrics", ask).await;
+            fixture.within(METRICS_MAX, "the external metrics", ask).await;
         }
         let example = adapted(&fixture, &format!("examples/autoscale/{autoscaler}.yaml"));
         assert!(example.contains("stabilizationWindowSeconds: 0"), "{example}");

@@ -159,7 +159,7 @@ fn readme_lists_every_object_that_is_installed() {
     assert!(missing.is_empty() && objects.len() > 25, "{missing:?}");
 }
 
-/// Image names that kustomize replaces have the version that `make images` builds.
+/// Images without a registry have the names and the version that `make images` gives them.
 #[test]
 fn manifests_and_examples_name_the_images_of_this_version() {
     let version = env!("CARGO_PKG_VERSION");
