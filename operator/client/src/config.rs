@@ -108,7 +108,7 @@ fn proxy_of_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>)
     let host = server.host()?.trim_start_matches('[').trim_end_matches(']');
     let is_local = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
     let matcher = Matcher::builder()
-        .all("http://proxy")
+        .all("http://proxy") // any proxy: only NO_PROXY decides whether it is used
         .no(either("NO_PROXY", "no_proxy").unwrap_or_default())
         .build();
     (!is_local && matcher.intercept(server).is_some()).then_some(proxy)
