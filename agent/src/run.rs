@@ -300,13 +300,7 @@ fn spec(
 fn log_identity(plan: &Plan) {
     let who = match (&plan.role, plan.rank) {
         (Role::Sidecar(name), _) => format!("sidecar {name}"),
-        (role, rank) => {
-            format!(
-                "{} (rank {})",
-                if *role == Role::Lead { "lead" } else { "follower" },
-                rank.unwrap_or_default()
-            )
-        }
+        (_, rank) => format!("{} (rank {})", role_name(plan), rank.unwrap_or_default()),
     };
     tracing::info!(stage = "plan", "{} of {}: {who}", plan.hostname, plan.cluster);
     plan.notices
@@ -359,12 +353,10 @@ impl RunOptions {
 
     /// How long a follower waits, by the command line.
     pub fn waits(&self) -> Waits {
-        let (parent_deadline, lead_gone, lead_silent) =
-            (self.parent_deadline, self.lead_gone, self.lead_silent);
         Waits {
-            parent_deadline,
-            lead_gone,
-            lead_silent,
+            parent_deadline: self.parent_deadline,
+            lead_gone: self.lead_gone,
+            lead_silent: self.lead_silent,
         }
     }
 

@@ -274,7 +274,7 @@ impl Supervisor {
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
             signal if is_stop(signal) => self.classify_stop(received),
             signal @ (libc::SIGTSTP | libc::SIGCONT) => {
-                // By the kernel: Ctrl-Z.
+                // SIGTSTP from the kernel is a Ctrl-Z: no process has asked to suspend the child.
                 let should_suspend = signal == libc::SIGTSTP && !received.by_kernel;
                 for child in self.children.values_mut() {
                     child.should_suspend = should_suspend;
@@ -384,7 +384,7 @@ impl Supervisor {
             if let (Some(stop), None) = (self.stop, stopping.stop) {
                 stopping.begin(stop, self.kill_deadline(), &child, terms, policy);
             }
-            // When the policy began to hold the stop back, if it does.
+            // When the stop came that the policy holds back, if it holds one back.
             let held = stopping.stop.map(|stop| stop.at);
             tokio::select! {
                 biased;
@@ -473,8 +473,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits until all output of an ended child is copied. After a stop there is time for that until the
-    /// deadline; if there is no deadline, a stop ends the wait. A second stop signal always ends it.
+    /// Waits until all output of an ended child is copied. After a stop, the wait lasts until the deadline at most. If
+    /// no deadline is set, a stop that comes during the wait ends it. A second stop signal always ends it.
     async fn drain(&mut self, copier: output::OutputCopier) -> io::Result<()> {
         let done = raw::watch(copier.finish())?;
         let copied = done.readable();
@@ -612,7 +612,7 @@ impl Stopping {
 async fn answer(asked: &mut Option<Asked>) -> bool {
     match asked {
         Some(asked) => asked.request.as_mut().await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 
@@ -620,7 +620,7 @@ fn send(child: &Child, target: SignalTarget, signal: i32) {
     let result = match target {
         SignalTarget::Process => raw::send(child.pid, signal),
         SignalTarget::Broker => match orphans::broker(child.pid).map(|pid| raw::send(pid, signal)) {
-            // It is another user's (`sudo`): its wrapper may pass the signal on.
+            // The broker is another user's (`sudo`): its wrapper may pass the signal on.
             Some(Err(error)) if error.raw_os_error() == Some(libc::EPERM) => raw::send(-child.pid, signal),
             Some(sent) => sent,
             None => raw::send(-child.pid, signal),
@@ -643,7 +643,7 @@ fn send(child: &Child, target: SignalTarget, signal: i32) {
 pub async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 

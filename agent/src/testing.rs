@@ -61,7 +61,7 @@ pub fn allow_processes(more: u64) {
 }
 
 /// Sends a signal to this process from another one.
-pub fn signal_from_outside(signal: Signal) {
+pub fn signal_from_another_process(signal: Signal) {
     let number = signal as i32;
     let script = format!("kill -{number} $PPID");
     // A supervisor of this process may wait for the child before this does: then there is no status.

@@ -84,14 +84,14 @@ mod tests {
     fn stop_counts_at_once_without_a_note_and_after_the_hold_time() {
         let folder = tempfile::tempdir().unwrap();
         let note = folder.path().join("ended");
-        let most = Duration::from_secs(60);
-        assert!(Hold::new(note.clone(), most).receive(stop()).is_some());
+        let longest = Duration::from_secs(60);
+        assert!(Hold::new(note.clone(), longest).receive(stop()).is_some());
         let file = std::fs::File::create(&note).unwrap();
-        file.set_modified(std::time::SystemTime::now() - 2 * most)
+        file.set_modified(std::time::SystemTime::now() - 2 * longest)
             .unwrap();
-        assert!(Hold::new(note.clone(), most).receive(stop()).is_some());
+        assert!(Hold::new(note.clone(), longest).receive(stop()).is_some());
         file.set_modified(std::time::SystemTime::now()).unwrap();
-        let mut hold = Hold::new(note, most);
+        let mut hold = Hold::new(note, longest);
         assert!(hold.receive(stop()).is_none() && hold.until().is_some());
         assert!(hold.receive(stop()).is_none(), "the same stop, sent twice");
         hold.held.as_mut().unwrap().0.at -= DUPLICATE_STOP_WITHIN;

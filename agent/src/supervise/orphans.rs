@@ -1,5 +1,5 @@
-//! Kills the processes that a killed broker leaves behind. They belong to jobs, and became the agent's children when
-//! the broker ended. They are found in `/proc`.
+//! Finds processes of a broker in `/proc`: the broker below its wrapper, its jobs, and what it left behind. Kills the
+//! latter: they belong to jobs, and became the agent's children when the broker ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -10,8 +10,8 @@ pub fn is_ours() -> bool {
     stdin().is_terminal() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
 }
 
-/// Whether a shell may be above that continues this process after it was suspended. A container's runtime makes the
-/// process that it starts the leader of a session. Process 1 cannot suspend itself.
+/// Whether a shell may have started this process, and could continue it after a suspension. The process that a
+/// container's runtime starts has no such shell: it leads a session. Process 1 cannot suspend itself.
 pub fn has_shell_above() -> bool {
     std::process::id() != 1 && getsid(None) != Ok(Pid::this())
 }

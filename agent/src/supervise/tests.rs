@@ -12,7 +12,7 @@ use super::program::{ChildProgram, Environment, Output};
 use super::*;
 use crate::system::raw::ChildSetup;
 use crate::testing::{
-    allow_processes, alone, become_user, block_on, signal, signal_from_outside, stop_after,
+    allow_processes, alone, become_user, block_on, signal, signal_from_another_process, stop_after,
 };
 
 /// Runs a shell script under supervision. Returns how it ended.
@@ -43,7 +43,7 @@ fn supervise(
 /// The time from the stop to SIGKILL, and the terms.
 type Bounds = (Duration, Terms);
 
-fn terms(kill_after: Duration, second_stop: SecondStop) -> Bounds {
+fn bounds(kill_after: Duration, second_stop: SecondStop) -> Bounds {
     (
         kill_after,
         Terms {
@@ -81,11 +81,11 @@ fn signals_pass_on_while_awaiting_and_second_stop_kills() {
         let at = folder.to_owned();
         let signals = std::thread::spawn(move || {
             eventually("the program runs", || at.join("pid").exists().then_some(()));
-            signal_from_outside(Signal::SIGTERM);
+            signal_from_another_process(Signal::SIGTERM);
             std::thread::sleep(DUPLICATE_STOP_WITHIN * 2);
             signal(Signal::SIGUSR1);
             eventually("SIGUSR1 is passed on", || at.join("heard").exists().then_some(()));
-            signal_from_outside(Signal::SIGTERM);
+            signal_from_another_process(Signal::SIGTERM);
             let pid = std::fs::read_to_string(at.join("pid")).unwrap();
             let gone = || (!Path::new("/proc").join(pid.trim()).exists()).then_some(());
             eventually("the program is killed and reaped", gone);
@@ -94,7 +94,7 @@ fn signals_pass_on_while_awaiting_and_second_stop_kills() {
         let mut policy = Asks {
             answered: folder.join("answered"),
         };
-        let ended = supervise(folder, DEAF, terms(DEADLINE, SecondStop::Kills), &mut policy);
+        let ended = supervise(folder, DEAF, bounds(DEADLINE, SecondStop::Kills), &mut policy);
         assert_eq!(
             (ended.end, ended.stopped.map(|stop| stop.signal)),
             (ChildEnd::Signaled(9), Some(15))
@@ -118,16 +118,16 @@ fn stop_by_the_agent_itself_is_no_second_stop() {
                     if sender == "self" {
                         signal(Signal::SIGTERM);
                     } else {
-                        signal_from_outside(Signal::SIGTERM);
+                        signal_from_another_process(Signal::SIGTERM);
                         // Also sent to the process group.
-                        signal_from_outside(Signal::SIGTERM);
+                        signal_from_another_process(Signal::SIGTERM);
                     }
                     std::thread::sleep(DUPLICATE_STOP_WITHIN * 2);
                 }
                 std::fs::write(place.join("end"), "").unwrap();
             });
             let script = "trap '' TERM; touch pid; until [ -e end ]; do sleep 0.02; done; exit 3";
-            let bounds = terms(DEADLINE, SecondStop::Kills);
+            let bounds = bounds(DEADLINE, SecondStop::Kills);
             let ended = supervise(&at, script, bounds, &mut DefaultPolicy);
             assert_eq!(ended.end, ChildEnd::Exited(3), "{senders:?}");
             stops.join().unwrap();
@@ -157,7 +157,7 @@ fn kill_deadline_passes_while_a_request_is_pending() {
             let ended = supervise(
                 folder,
                 DEAF,
-                terms(Duration::from_millis(300), SecondStop::IsIgnored),
+                bounds(Duration::from_millis(300), SecondStop::IsIgnored),
                 &mut policy,
             );
             assert_eq!(ended.end, ChildEnd::Signaled(9));
@@ -183,8 +183,8 @@ impl Policy for Answers {
 }
 
 #[test]
-fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
-    let test = "supervise::tests::failed_request_falls_back_to_signal_and_kill_keeps_output";
+fn signal_follows_a_vain_request_and_kill_follows_kill_first() {
+    let test = "supervise::tests::signal_follows_a_vain_request_and_kill_follows_kill_first";
     alone(test, |folder| {
         let source =
             "trap 'exit 7' TERM; touch $PWD/$0-runs; while [ ! -e killed ]; do sleep 0.02; done; exit 5";
@@ -204,7 +204,7 @@ fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
             let ended = supervise(
                 folder,
                 &script_for(name),
-                terms(bound, SecondStop::IsIgnored),
+                bounds(bound, SecondStop::IsIgnored),
                 &mut policy,
             );
             assert_eq!(ended.end, ChildEnd::Exited(code), "{name}");
@@ -218,7 +218,7 @@ fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
         let ended = supervise(
             folder,
             DEAF,
-            terms(Duration::from_millis(300), SecondStop::IsIgnored),
+            bounds(Duration::from_millis(300), SecondStop::IsIgnored),
             &mut policy,
         );
         assert_eq!(ended.end, ChildEnd::Signaled(9));
@@ -261,7 +261,7 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
             let ended = supervise(
                 folder,
                 &source.replace("$0", name),
-                terms(DEADLINE, SecondStop::Kills),
+                bounds(DEADLINE, SecondStop::Kills),
                 policy,
             );
             assert_eq!(
@@ -273,7 +273,7 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
         // The time limit of the order applies.
         stop_after(folder.join("deaf"));
         let source = "trap '' INT; touch deaf; while :; do sleep 0.02; done";
-        let ended = supervise(folder, source, terms(DEADLINE, SecondStop::Kills), &mut Holds);
+        let ended = supervise(folder, source, bounds(DEADLINE, SecondStop::Kills), &mut Holds);
         assert_eq!(ended.end, ChildEnd::Signaled(9));
     });
 }
@@ -296,7 +296,7 @@ fn order_without_a_signal_counts_as_not_passed_on() {
         let ended = supervise(
             folder,
             source,
-            terms(DEADLINE, SecondStop::Kills),
+            bounds(DEADLINE, SecondStop::Kills),
             &mut LeavesAlone,
         );
         assert_eq!(
@@ -308,8 +308,8 @@ fn order_without_a_signal_counts_as_not_passed_on() {
 
 /// A failed start is tried again, so the program must not run.
 #[test]
-fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
-    let test = "supervise::tests::start_that_fails_for_want_of_a_thread_leaves_no_program";
+fn start_that_fails_at_the_process_limit_leaves_no_program() {
+    let test = "supervise::tests::start_that_fails_at_the_process_limit_leaves_no_program";
     alone(test, |folder| {
         become_user(61_235, folder);
         // Enough for the program, or for the thread that copies its output, but not for both.

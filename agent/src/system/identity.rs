@@ -22,7 +22,7 @@ use crate::report::failure::Failure;
 /// The remedy if the agent cannot become Flux's user.
 pub const REMEDY: &str = "let the container run as root with the capabilities SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser";
 
-/// Without it, the agent cannot signal the broker of another user. A stop would last until SIGKILL.
+/// Without KILL, the agent cannot signal the broker of another user. A stop would last until SIGKILL.
 pub const LACKS_KILL: &str = "the container lacks the capability KILL";
 const MAPPED_REMEDY: &str = "set a fluxUser.uid below 65536, or leave out hostUsers: false";
 

@@ -62,8 +62,8 @@ pub fn reap() -> Option<(i32, Status)> {
     Some((pid, status))
 }
 
-/// Does `work` in a child process with the rights of `identity`, and waits for it. Only an error's number comes back;
-/// one without a number comes back as EACCES, after which callers repeat the work as the agent.
+/// Does `work` in a child process with the rights of `identity`, and waits for it. Only an error's number comes back.
+/// One without a number comes back as EACCES, after which `Files::as_owner` leaves the work to the agent itself.
 ///
 /// Unlike `identity::as_user`, this also changes the group, which new files get, and the supplementary groups. A thread
 /// could change these as well. But then the kernel would mark the whole process as not dumpable, if only for a moment:

@@ -17,7 +17,7 @@ pub struct Received {
     pub number: i32,
     /// Made by the kernel (a key on the terminal), not sent by a process.
     pub by_kernel: bool,
-    /// Sent by the agent to itself. For SIGPIPE the kernel also names the process that wrote to the closed pipe.
+    /// Sent by the agent to itself. A SIGPIPE counts as such: as its sender, the kernel names the process that wrote.
     pub by_self: bool,
     /// Sent from outside of the agent's pid namespace, as by the container runtime.
     pub from_outside: bool,
