@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn view_copy_has_software_links_and_the_marker_last() {
+    fn view_copy_has_software_links_and_a_marker() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
         let places = places(root.path(), pod.path());
         install(&places).unwrap();

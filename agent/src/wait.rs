@@ -1,8 +1,8 @@
-//! Waiting for others: the parent broker (name, route, port) and Unix sockets.
+//! Waiting for others: the parent broker (name, route, port), Unix sockets, the operator's request to end (`end`).
 //!
-//! Each attempt makes a new connection, and looks a name up again unless the last look-up was shortly before. The
-//! pauses between attempts grow to a cap, with jitter. Waits have no deadline, unless the caller sets one. Except for
-//! `socket::wait`, they log what is missing, every ten seconds at most.
+//! Each attempt to connect makes a new connection, and looks a name up unless the last look-up was shortly before. The
+//! pauses between attempts grow to a cap, with jitter. Waits have no deadline, unless the caller sets one.
+//! `ParentProbe::wait` and `socket::wait_and_report` log what is missing, every ten seconds at most.
 
 mod backoff;
 pub mod end;

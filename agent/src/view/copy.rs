@@ -29,7 +29,7 @@ const BUFFER: usize = 256 << 10;
 /// Bytes that are written before they are flushed to the disk, if memory is scarce.
 const PIECE: usize = 4 << 20;
 
-/// Leaves this timestamp unchanged (UTIME_OMIT).
+/// A timestamp that `futimens` leaves unchanged.
 const KEPT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: UTIME_OMIT,
@@ -68,7 +68,7 @@ pub fn copy_tree(
     let mut first_of: HashMap<(u64, u64), PathBuf> = HashMap::new();
     let mut hard_links = Vec::new();
     for folder in &tree.folders {
-        let mut others = Vec::new();
+        let mut to_copy = Vec::new();
         for entry in &folder.entries {
             let path = || folder.path.join(&entry.name);
             match &entry.kind {
@@ -84,14 +84,14 @@ pub fn copy_tree(
                     Occupied(first) => hard_links.push((first.get().clone(), path())),
                     Vacant(first) => {
                         first.insert(path());
-                        others.push(entry);
+                        to_copy.push(entry);
                     }
                 },
-                _ => others.push(entry),
+                _ => to_copy.push(entry),
             }
         }
-        if !others.is_empty() {
-            shares.push((&folder.path, others));
+        if !to_copy.is_empty() {
+            shares.push((&folder.path, to_copy));
         }
     }
     // The largest share first, so that no thread is left with one at the end.
@@ -118,8 +118,8 @@ pub fn copy_tree(
         let path = target.join(second);
         fs::hard_link(target.join(first), &path).map_err(writing(&path))?;
     }
-    // Set last, and each folder before the one that it is in: a folder may become read-only, or one that cannot be
-    // entered.
+    // The modes are set last, and each folder's before that of its parent: a folder may become read-only, or impossible
+    // to enter.
     for (path, mode) in modes.into_iter().rev() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(writing(&path))?;
     }

@@ -17,14 +17,14 @@ pub fn lay_out(mount: &Path) -> Result<(), Failure> {
         .chain(&HELPER_LINKS)
         .chain(&[("software", SOFTWARE_DIR)]);
     for (path, target) in links {
-        let folder = mount.join(path);
+        let link = mount.join(path);
         // Behind a link, the path would lead out of the view.
-        let through_link = folder
+        let is_behind_link = link
             .ancestors()
             .skip(1)
             .take_while(|up| *up != mount)
             .any(Path::is_symlink);
-        if !through_link {
+        if !is_behind_link {
             files.ensure_link(&format!("/{path}"), target)?;
         }
     }

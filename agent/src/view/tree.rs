@@ -190,8 +190,8 @@ impl Tree {
         }
     }
 
-    /// A digest of the listing: names, kinds, modes, sizes, modification times and targets of links. Without
-    /// `hard_linked`: the same content may have other device and inode numbers.
+    /// A digest of the listing: names, kinds, modes, sizes, modification times and targets of links. `hard_linked` is
+    /// left out: the same content may have other device and inode numbers.
     pub fn digest(&self) -> u64 {
         // The hasher may differ between releases of Rust: then a view is copied again.
         let mut hasher = DefaultHasher::new();
@@ -341,10 +341,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let digest = || Tree::list(folder.path()).unwrap().digest();
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
-        fs::write(&file, "1").unwrap();
+        // Always the same modification time, so that the digests differ by the size.
+        let write = |text: &str| {
+            fs::write(&file, text).unwrap();
+            let written = File::open(&file).unwrap();
+            written.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        };
+        write("1");
         symlink("file", &link).unwrap();
         let mut digests = HashSet::from([digest()]);
-        fs::write(&file, "22").unwrap();
+        write("22");
         assert!(digests.insert(digest()), "size");
         fs::set_permissions(&file, Permissions::from_mode(0o700)).unwrap();
         assert!(digests.insert(digest()), "mode");

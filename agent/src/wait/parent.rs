@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_address_is_reused_for_longer_after_more_queries() {
+    fn refused_address_is_reused_for_a_second_only_early() {
         let root = tempfile::tempdir().unwrap();
         block_on(async {
             let listener = std::net::TcpListener::bind("127.0.77.9:0").unwrap();
