@@ -46,7 +46,7 @@ enum Event {
     Dismissed,
     /// `flux shutdown`.
     Shutdown,
-    /// A client's request on the local socket, as `message::question` returns it, and the connection for the answer.
+    /// A client's request on the local socket, as `message::request` returns it, and the connection for the answer.
     Ask(String, UnixStream),
     /// The result of the task with this number.
     Result(u64, TcpStream),
@@ -380,7 +380,7 @@ impl Broker {
                     return 0;
                 }
                 Event::Rejected => return 1,
-                // Unlike a real broker, it is in the state `run` as soon as it has joined, whatever the quorum.
+                // Unlike a real broker, this one is in the state `run` as soon as it has joined, whatever the quorum.
                 Event::Ask(request, mut stream) if request.starts_with(message::MESSAGE) => {
                     let state = if joined.load(Relaxed) { "run" } else { "join" };
                     let (topic, payload) = message::parts(&request).unwrap_or_default();
@@ -622,7 +622,7 @@ fn serve(path: &str, to: Sender<Event>) {
         for stream in listener.incoming().flatten() {
             // Flux accepts a client with this byte.
             let _ = (&stream).write_all(&[0]);
-            let _ = match message::question(&stream) {
+            let _ = match message::request(&stream) {
                 None => continue,
                 Some(line) if line == "shutdown" => to.send(Event::Shutdown),
                 Some(line) => to.send(Event::Ask(line, stream)),

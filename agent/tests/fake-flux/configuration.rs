@@ -105,8 +105,7 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
         rank: u32::try_from(rank).map_err(|error| error.to_string())?,
         hosts,
         port: u16::try_from(port).map_err(|error| error.to_string())?,
-        // A name instead of an address is that of an interface, in a user's own configuration. Then listen at
-        // all.
+        // A user's own configuration may name an interface instead. Then the broker listens at all addresses.
         bind: Some(bind).filter(|bind| bind.parse::<std::net::IpAddr>().is_ok()),
         ipv6,
         connect: connect.unwrap_or_else(|| text_of("default_connect")),

@@ -118,8 +118,8 @@ pub fn code(status: ExitStatus) -> u8 {
     code.to_le_bytes()[0]
 }
 
-/// The rank of each task's node. Each node gets several tasks in a row. Only a job of several nodes uses other
-/// nodes, if it is submitted on the lead. All other tasks get rank 0, with which `submit` runs them on its own node.
+/// The rank of each task's node. Each node gets several tasks in a row. Only a job of several nodes uses other nodes,
+/// if it is submitted on the lead. The tasks of other jobs get rank 0, by which `run_tasks` runs them on its own node.
 fn task_ranks(request: &Request) -> Vec<u32> {
     let is_lead = request.nodes > 1 && broker::ask("getattr rank").is_some_and(|rank| rank == "0");
     let size = broker::ask("getattr size")

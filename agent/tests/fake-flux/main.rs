@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         ["queue", "drain"] => waiting::drain(),
         ["queue", "start", ..] => broker::ask("start queues").map_or(1, |_| 0),
         ["kvs", "get", "checkpoint.job-manager"] => match broker::ask("getattr content.restore") {
+            // The value of an attribute that is not set is its name.
             Some(value) if value != "content.restore" => say(r#"{"queue":[{"name":"debug"}]}"#),
             _ => 1,
         },

@@ -11,7 +11,7 @@ pub const MESSAGE: &str = "message ";
 const NO_SERVICE: u32 = 38;
 
 /// A client's request: a line, or `message TOPIC`, a line break and the payload.
-pub fn question(stream: &UnixStream) -> Option<String> {
+pub fn request(stream: &UnixStream) -> Option<String> {
     let mut reader = BufReader::new(stream);
     if reader.fill_buf().ok()?.first() != Some(&MAGIC[0]) {
         let mut line = String::new();
@@ -44,9 +44,9 @@ fn frame(message: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// The topic and the payload, if it is a message.
-pub fn parts(question: &str) -> Option<(&str, &str)> {
-    let (topic, payload) = question.strip_prefix(MESSAGE)?.split_once('\n')?;
+/// The topic and the payload of a request, if it is a message.
+pub fn parts(request: &str) -> Option<(&str, &str)> {
+    let (topic, payload) = request.strip_prefix(MESSAGE)?.split_once('\n')?;
     Some((topic, payload.trim_end_matches('\0')))
 }
 

@@ -37,8 +37,8 @@ pub struct Ended {
     pub code: u8,
 }
 
-/// Starts a task on another node, with this environment and folder. Any byte on the returned connection stops
-/// the task.
+/// Starts a task on another node, with this process's folder and environment and `more` variables. Any byte on the
+/// returned connection stops the task.
 pub fn start(
     rank: u32,
     command: &[&str],

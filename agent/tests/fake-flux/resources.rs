@@ -1,4 +1,4 @@
-//! The resources of the nodes, in the format of `resource.sched-status` (RFC 20): one core each.
+//! The resources of the nodes, in Flux's format R (RFC 20).
 
 use std::collections::BTreeSet;
 
@@ -52,6 +52,7 @@ pub fn list(form: &str) -> Option<String> {
     Some(line.replace("{ngpus}", &gpus.to_string()))
 }
 
+/// The answer to `resource.sched-status`: each node has one core.
 pub fn status(size: usize, takes_jobs: impl Fn(u32) -> bool, allocated: &BTreeSet<u32>) -> String {
     let all: BTreeSet<u32> = (0..).take(size).collect();
     let down = all.iter().copied().filter(|rank| !takes_jobs(*rank)).collect();

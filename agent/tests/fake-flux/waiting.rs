@@ -1,5 +1,5 @@
-//! Jobs with a begin time. They never start in the instance that they were submitted to. The next instance with the
-//! same state has them, too, and runs them at `flux queue drain`. The state's folder and the archive keep them.
+//! Jobs with a begin time. They start only at `flux queue drain`. The state's folder and the archive keep them for the
+//! next instance with the same state.
 
 use std::fs;
 use std::io::Write;
