@@ -6,6 +6,8 @@
 
 mod redact;
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -33,7 +35,7 @@ const MAX_LOG_LINES: i64 = 5000;
 const MAX_LOG_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of a log that are read at a time.
 const CHUNK: usize = 64 * 1024;
-/// Most pods whose logs are collected: those with the lowest indexes, of which the lead's is the first.
+/// Most pods whose logs are collected.
 const MAX_PODS_WITH_LOGS: usize = 16;
 /// Longest time without data from a log. The kubelet of a dead node does not answer at all.
 const LONGEST_SILENCE: Duration = Duration::from_secs(15);
@@ -115,16 +117,26 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
         let name = format!("pods/{}.yaml", observed::name(pod));
         entries.push(Entry::new(name, yaml(pod)?));
     }
-    // Every broker's pod has an index. A pod without one is no broker's, although it has the label that `pods_named`
-    // selects by.
-    for pod in pods
-        .iter()
-        .filter(|pod| observed::index(pod).is_some())
-        .take(MAX_PODS_WITH_LOGS)
-    {
+    for pod in with_logs(&pods) {
         entries.extend(logs(target, pod).await);
     }
     Ok(entries)
+}
+
+/// The pods whose logs are collected: first the latest pod of each index, then earlier ones. Every broker's pod has an
+/// index. A pod without one is no broker's, although it has the label that `pods_named` selects by.
+fn with_logs(pods: &[Pod]) -> Vec<&Pod> {
+    let mut latest_first: Vec<&Pod> = pods.iter().filter(|pod| observed::index(pod).is_some()).collect();
+    latest_first.sort_by_key(|pod| (observed::index(pod), Reverse(observed::created(pod))));
+    let mut indices = BTreeSet::new();
+    let (latest, earlier): (Vec<&Pod>, Vec<&Pod>) = latest_first
+        .iter()
+        .partition(|pod| indices.insert(observed::index(pod)));
+    latest
+        .into_iter()
+        .chain(earlier)
+        .take(MAX_PODS_WITH_LOGS)
+        .collect()
 }
 
 /// The text of `version.txt`: the plugin's version, and the line `server` about the API server.
@@ -275,6 +287,23 @@ mod tests {
                 "restartCount": 0 }] },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn logs_are_first_those_of_the_latest_pods() {
+        let pod = |index: u32, hour: u32| -> Pod {
+            serde_json::from_value(serde_json::json!({ "metadata": {
+                "name": format!("mc-{index}-{hour}"), "creationTimestamp": format!("2026-01-01T{hour:02}:00:00Z"),
+                "labels": { "batch.kubernetes.io/job-completion-index": index.to_string() },
+            } }))
+            .unwrap()
+        };
+        let mut pods: Vec<Pod> = (0..20).map(|hour| pod(1, hour)).collect();
+        pods.extend([pod(2, 0), pod(0, 0)]);
+        let chosen = with_logs(&pods);
+        let names: Vec<&str> = chosen.iter().map(|pod| observed::name(pod)).collect();
+        assert_eq!(names[..4], ["mc-0-0", "mc-1-19", "mc-2-0", "mc-1-18"]);
+        assert_eq!(names.len(), MAX_PODS_WITH_LOGS);
     }
 
     #[tokio::test]
