@@ -561,6 +561,7 @@ pub async fn follow(
         }
         quiet_ends = if read.has_progressed { 0 } else { quiet_ends + 1 };
         let may_be_next_container = was_complete && !is_complete && read.has_progressed;
+        // A complete log stays complete if a later read brings no lines, and finds no log (404) or is refused.
         was_complete = is_complete || (was_complete && !read.has_progressed && (is_missing || is_refused));
         // The state of the pod decides which container's log is read next, so wait for an answer. Without the
         // permission to get pods (403), assume that nothing has changed, or that a pod without a log is gone.

@@ -126,15 +126,15 @@ impl Resume {
         for &byte in bytes {
             match &mut self.head {
                 Some(head) if byte != b' ' && byte != b'\n' && head.len() < HEAD_MAX => head.push(byte),
-                Some(_) => self.begin_line(byte, &mut new),
+                Some(_) => self.end_timestamp(byte, &mut new),
                 None => self.within_line(byte, &mut new),
             }
         }
         new
     }
 
-    /// Called at the end of a line's timestamp; `byte` is the one after it.
-    fn begin_line(&mut self, byte: u8, new: &mut Vec<u8>) {
+    /// Called at the end of a line's timestamp. `byte`: the first byte after the timestamp.
+    fn end_timestamp(&mut self, byte: u8, new: &mut Vec<u8>) {
         let head = self.head.take().unwrap_or_default();
         let time: Option<Timestamp> = std::str::from_utf8(&head).ok().and_then(|text| text.parse().ok());
         match time {
