@@ -126,7 +126,7 @@ impl Resume {
         for &byte in bytes {
             match &mut self.head {
                 Some(head) if byte != b' ' && byte != b'\n' && head.len() < HEAD_MAX => head.push(byte),
-                Some(_) => self.end_timestamp(byte, &mut new),
+                Some(_) => self.begin_line(byte, &mut new),
                 None => self.within_line(byte, &mut new),
             }
         }
@@ -134,7 +134,7 @@ impl Resume {
     }
 
     /// Called at the end of a line's timestamp. `byte`: the first byte after the timestamp.
-    fn end_timestamp(&mut self, byte: u8, new: &mut Vec<u8>) {
+    fn begin_line(&mut self, byte: u8, new: &mut Vec<u8>) {
         let head = self.head.take().unwrap_or_default();
         let time: Option<Timestamp> = std::str::from_utf8(&head).ok().and_then(|text| text.parse().ok());
         match time {
