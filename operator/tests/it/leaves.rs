@@ -349,9 +349,9 @@ fn cleanup_and_ttl_set_after_the_end_take_effect() {
 #[test]
 fn empty_text_means_the_same_as_an_omitted_field() {
     test("empty-texts", async |fixture| {
-        // Empty texts that mean something: an empty `connectTimeout` leaves the broker's option out, a volume's field
-        // such as `claimName` sets its kind, and a map's value is free.
-        let says_something =
+        // An empty `connectTimeout` leaves the broker's option out, and a map's value is free. Without some of its
+        // texts, such as its source, a volume is invalid.
+        let is_excepted =
             |leaf: &str| leaf == "flux.connectTimeout" || leaf.contains("olumes.") || leaf.contains(".key");
         let is_needed = |leaf: &str| {
             ["users.0.name", "containers.1.name", "services.0.name"].contains(&leaf)
@@ -362,7 +362,7 @@ fn empty_text_means_the_same_as_an_omitted_field() {
             // A securityContext is Kubernetes' own: it is passed on with its empty texts.
             .filter(|(leaf, schema)| schema["type"] == "string" && !leaf.contains("ecurityContext"))
             .map(|(leaf, _)| leaf)
-            .filter(|leaf| !says_something(leaf) && !is_needed(leaf))
+            .filter(|leaf| !is_excepted(leaf) && !is_needed(leaf))
             .collect();
         let mut wrong = Vec::new();
         for leaf in &all {
