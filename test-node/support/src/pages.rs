@@ -13,8 +13,8 @@ pub struct Block {
     pub line: usize,
     /// `yaml`, `bash`, `console`, `text`, …
     pub language: String,
-    /// The word after the language. Of a block of commands, one of [`WORDS`]: why no test runs it without a cluster. (On a
-    /// cluster, `e2e/pasted.rs` runs `needs-cluster`, and `e2e/examples/readme.rs` `e2e`.) Of `yaml`, one of [`YAML_WORDS`].
+    /// The word after the language. Of commands, one of [`WORDS`]: why no test runs them without a cluster. (On one,
+    /// `e2e/pasted.rs` runs `needs-cluster`, and `e2e/examples/readme.rs` runs `e2e`.) Of `yaml`, one of [`YAML_WORDS`].
     pub word: Option<String>,
     pub text: String,
 }
