@@ -2,7 +2,7 @@
 //! FLUX=/path/to/flux`.
 //!
 //! ```text
-//! output   200,000 lines and one of a megabyte through the log
+//! output   200,000 lines and one of a mebibyte through the log
 //! batch    a batch of BENCH_LINES lines
 //! mpi      ping-pong within a pod and between two, and of two bare processes, with two MPI libraries
 //! openmpi  `mpi` with Open MPI alone

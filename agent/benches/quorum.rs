@@ -3,7 +3,7 @@
 //! ```text
 //! together    all start at once
 //! late-name   the lead's name resolves some seconds after all are up
-//! lost-syns   packets to the lead are lost for some seconds; then it is there
+//! lost-syns   packets to the lead are lost for some seconds; then the lead starts
 //! ```
 //!
 //! The result is the time from the moment when nothing is missing any more until the quorum, which starts the

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The address of the lead of the cluster `joined`. The leads of other clusters do not exist.
 pub const LEAD: [u8; 4] = [127, 0, 0, 2];
 
-/// Serves the cluster's names, and counts the queries.
+/// Answers queries for the names of leads, and counts them.
 pub fn serve() -> Arc<AtomicUsize> {
     let socket = UdpSocket::bind("127.0.0.1:53").unwrap();
     let count = Arc::new(AtomicUsize::new(0));

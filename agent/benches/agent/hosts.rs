@@ -37,7 +37,7 @@ pub fn prepare() -> PathBuf {
     // Each host mounts a tmpfs over /mnt/flux, which hides the agent there.
     fs::copy(place::AGENT, "/mnt/agent").unwrap();
     let certificate = "/etc/flux-agent/curve/curve.cert";
-    // A certificate made by Flux replaces the one that other parts of the benchmark use.
+    // Real brokers need a certificate made by Flux. The one that `place::enter` wrote has made-up keys.
     fs::remove_file(certificate).unwrap();
     place::run(&format!("{} keygen --name=bench {certificate}", flux.display()));
     flux

@@ -70,7 +70,7 @@ pub fn measure(report: &mut Report) {
             "/mnt/termination",
         ])
     };
-    // Its size and tasks are those that `write_spec` writes.
+    // The last arguments are the size and tasks that `write_spec` writes.
     let bash = || command(&["bash", "/mnt/entrypoint.bash", CLUSTER, "4", "4"]);
     let runs = setting("BENCH_RUNS", 200);
     eprintln!("start: {runs} runs of each in turn");

@@ -1,4 +1,4 @@
-//! What `quorum` and `brokers` do with hosts: both wait for the quorum, and stop them.
+//! What the benchmarks `quorum` and `brokers` share: they wait for the quorum of their hosts, and then stop the hosts.
 
 use std::fs;
 use std::path::Path;

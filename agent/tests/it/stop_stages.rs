@@ -113,7 +113,7 @@ impl Stage<'_> {
         let (stopped_at, stop_time) = (Instant::now(), SystemTime::now());
         pod.signal(15);
         if stop == Stop::Twice {
-            // Long enough for two stops instead of a duplicate.
+            // Longer than `DUPLICATE_STOP_WITHIN`, so that this is a second stop.
             std::thread::sleep(Duration::from_millis(400));
             pod.signal(15);
         }
@@ -261,7 +261,7 @@ fn stopsignal_of_the_image_stops_like_sigterm() {
     });
 }
 
-/// For example, once to a process and once to its group.
+/// For example, a sender may signal the process, and then its whole process group.
 #[test]
 fn stop_that_is_sent_twice_is_one_stop() {
     let source = "trap 'sleep 1; echo cleaned up; exit 0' TERM; echo ran it; while :; do sleep 0.1; done";
@@ -285,7 +285,7 @@ fn stop_that_is_sent_twice_is_one_stop() {
 #[test]
 fn stop_during_munged_starts_nothing_after_it() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {
-        // The agent starts Munge only if Flux is the image's own, and the spec names a user for it.
+        // The agent starts Munge only if Flux is the image's own, and the spec names Flux's user.
         let user = "[view]\nenabled = false\n[runner.user]\nname = 'flux'\nuid = 1000\n";
         format!("{user}{}{}", echoing_snippets(""), launch("echo ran program"))
     };
@@ -507,7 +507,7 @@ fn followers_post_ends_in_order_after_the_leads_pod() {
         });
         assert_eq!(lead.end().code, 0);
         if is_stopped_soon {
-            // The follower's broker ends a little after the lead's container. In Kubernetes, the stop comes later still.
+            // The follower's broker ends a little after the lead's container. In Kubernetes, the stop comes even later.
             std::thread::sleep(Duration::from_millis(200));
         } else {
             follower.wait_for_output("begins\n");
@@ -518,7 +518,8 @@ fn followers_post_ends_in_order_after_the_leads_pod() {
     }
 }
 
-/// Whether the dump of the archive in /state has begun. Waits a while then, so that the job's end is recorded.
+/// Whether the dump of the archive in /state has begun. If so, first waits for longer than `BEFORE_BROKER`: if the
+/// broker is killed earlier, the code of a failed program does not count.
 fn is_dumping(image: &Image) -> bool {
     let files = fs::read_dir(image.at("/state")).unwrap().flatten();
     let is_there = files
@@ -591,7 +592,8 @@ fn deletion_after_an_end_request_leaves_the_dump_its_time() {
     assert!(image.at("/state/archive.tgz").exists());
 }
 
-/// Real Flux ends its rc3, which saves the archive, at a signal. The fake Flux ignores it.
+/// A signal would end the rc3 of real Flux, which saves the archive, so it may get none. The fake Flux ignores signals
+/// while it saves.
 #[test]
 fn stop_during_rc3_of_real_flux_saves_the_archive() {
     if real_flux().is_none() {
