@@ -35,7 +35,7 @@ pub const RENDERED_HASH: &str = "flux-framework.org/rendered-hash";
 /// On the Job: the largest number of pods that the cluster can have, fixed when the Job was created.
 pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 /// On the Job: the number of pods when the Job was created, or when its size was last changed before a start. The
-/// ConfigMap has the same number: without `minSize`, the command waits for so many brokers.
+/// ConfigMap has the same number: without `minSize`, the command waits for as many brokers.
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
 /// On the Job: hash of the fields of the MiniCluster's spec that cannot change once the Job exists
 /// ([`Target::spec_hash`](crate::target::Target::spec_hash)).
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Users are told by those lists that their own values do not count.
+    /// From these lists, `validate` knows which labels of the users it has to report as overridden.
     #[test]
     fn operator_labels_that_override_the_users_are_all_listed() {
         assert!(

@@ -201,10 +201,10 @@ fn without_job(
 fn was_suspended(uid: &str, cluster: &ValidMiniCluster, last: &JobSeen) -> Option<bool> {
     let wanted = Elastic::of(cluster, cluster.size, last);
     let maximum = last.maximum_size.unwrap_or(cluster.max_size);
-    let is_left_to_others = last.is_of(uid)
+    let may_differ_from_spec = last.is_of(uid)
         && last.queue.is_none()
         && wanted.is_suspend_applied(last.rendered_hash.as_deref(), maximum);
-    is_left_to_others.then_some(last.is_suspended)
+    may_differ_from_spec.then_some(last.is_suspended)
 }
 
 /// When `deadlineSeconds`, counted from the first start, is over for a MiniCluster that waits for its next Job. (The
@@ -810,8 +810,6 @@ mod tests {
         assert!(matches!(ended, NextAction::Create { .. }), "{ended:?}");
     }
 
-    /// While the MiniCluster's own Job is being deleted, the action is not `WaitForPrevious`: that is for the Job of an
-    /// earlier MiniCluster.
     #[test]
     fn next_job_gets_the_backoff_limit_that_is_left() {
         let reported = MiniClusterStatus {
@@ -828,7 +826,8 @@ mod tests {
                 }),
                 false
             ),
-            NextAction::Nothing
+            NextAction::Nothing,
+            "`WaitForPrevious` is for an earlier MiniCluster's Job"
         );
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let counted =

@@ -7,8 +7,8 @@
 //! **A Job runs the user's program at most once.** (With `OnFailure`, the kubelet may run it again, in the same pod.) A
 //! lead's pod that replaces another one runs nothing: the annotations of the new pod count the earlier pods. So every
 //! restart of the MiniCluster is another Job. `status` counts the restart, with the uid of the Job that is given up,
-//! before that Job is deleted. An operator that is killed at any step then finds by the uid what has been done. The
-//! present time is only compared with times that an operator has recorded.
+//! before that Job is deleted. An operator that is killed at any step then finds by the uid what has been done.
+//! `Observation::now` is by the operator's own clock, so it is only compared with times that an operator has recorded.
 //!
 //! **The operator fails a Job with a failed index.** (By itself, a failed index fails the Job only after all indexes
 //! have ended. With `OnFailure`, it fails the Job at once.) The Job controller then deletes all pods that still run,
@@ -182,10 +182,9 @@ pub fn may_have_begun(job: &JobSeen, pods: &[&PodSeen], gone: &[&PodSeen], min_s
     let pods = || pods.iter().copied().filter(is_of_this_start);
     let gone = || gone.iter().copied().filter(is_of_this_start);
     let has_begun = |lead: &PodSeen| {
-        lead.has_joined
-            || lead.runner_ends > 0
-            || lead.exit.is_some()
-            || (lead.replaces() && gone().next().is_none())
+        // If it replaces a lead that was not seen, that one may have run the program.
+        let follows_unseen_lead = lead.replaces() && gone().next().is_none();
+        lead.has_joined || lead.runner_ends > 0 || lead.exit.is_some() || follows_unseen_lead
     };
     // The probe that finds out whether the lead has joined is later than the program, which begins as soon as enough
     // brokers are online.
@@ -724,10 +723,10 @@ pub fn is_by_pods_end(observation: &Observation, condition: &TrueCondition) -> b
                 .iter()
                 .any(|pod| is_follower_failed_by_itself(pod))
     };
-    // With `OnFailure`, all pods that a drain stops count against the Job's limit, also if a suspension follows. The
-    // lead's pod shows that it was one of them: the Job controller, which deletes the pods of a Job that fails, marks none
-    // as disrupted. (It does not count a pod that it deletes itself for a suspension.)
-    let were_all_stopped = || {
+    // With `OnFailure`, the pods that a drain stops count against the Job's limit, and a suspension may follow the
+    // drain. A disrupted lead shows such a drain: the Job controller does not mark the pods that it deletes as
+    // disrupted. (It does not count the pods that it deletes for a suspension.)
+    let was_lead_stopped = || {
         let leads = leads(observation);
         let is_of_earlier_start = |pod: &PodSeen| {
             observation
@@ -747,7 +746,7 @@ pub fn is_by_pods_end(observation: &Observation, condition: &TrueCondition) -> b
     // retried, even one that was removed. In a Job of one pod, the Job then fails with the reason FailedIndexes.
     condition.reason == Reason::PodFailurePolicy
         || (condition.reason == Reason::FailedIndexes && (!observation.restarts_on_failure || has_own_end()))
-        || (condition.reason == Reason::BackoffLimitExceeded && were_all_stopped())
+        || (condition.reason == Reason::BackoffLimitExceeded && was_lead_stopped())
 }
 
 /// The decision when a follower's snippet or broker has failed.

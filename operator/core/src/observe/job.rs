@@ -10,7 +10,6 @@ use super::controller_uid;
 use crate::labels;
 use crate::observe::partial::{Partial, queue_of};
 use crate::render::elastic::RESIZING;
-use crate::vocabulary::ConditionType;
 
 /// A Job without its pod template, which has most of a Job's bytes and is not read.
 pub type JobObject = Partial<Job, JobSpecPart, JobStatus>;
@@ -109,11 +108,11 @@ impl TrueCondition {
 
 impl JobSpecPart {
     pub fn of(job: &Job) -> JobSpecPart {
-        let size = job.spec.as_ref().map(|spec| JobSpecPart {
+        let part = job.spec.as_ref().map(|spec| JobSpecPart {
             completions: spec.completions,
             suspend: spec.suspend,
         });
-        size.unwrap_or_default()
+        part.unwrap_or_default()
     }
 }
 
@@ -145,7 +144,7 @@ impl JobSeen {
             .and_then(|status| status.start_time.as_ref())
             .map(|time| time.0);
         // While this condition is true, the Job has at most the time of its start before the suspension.
-        let is_stopped = condition(status, ConditionType::Suspended.name()).is_some();
+        let is_stopped = condition(status, "Suspended").is_some();
         JobSeen {
             uid: super::uid(metadata),
             owner_uid: controller_uid(metadata).map(str::to_owned),

@@ -354,10 +354,10 @@ impl World {
         );
     }
 
-    /// Somebody deletes the Job in the background, but only if it has not finished (another test covers that)
-    /// and the status names it: if the operator is lost with an earlier Job, nobody remembers that Job. The
-    /// model assumes that the watch of pods lags less than a person who deletes the Job. Otherwise an end
-    /// that the watch has not delivered would be lost with the pod.
+    /// Somebody deletes the Job in the background, but only if it has not finished (`ends` has a test of that), and the
+    /// status names it: if the operator is lost with an earlier Job, nobody remembers that Job. The model assumes that
+    /// the watch of pods lags less than a person who deletes the Job. Otherwise an end that the watch has not delivered
+    /// would be lost with the pod.
     fn somebody_deletes_the_job(&mut self) {
         while !self.news_of_pods.is_empty() {
             self.deliver_pod_news();

@@ -194,7 +194,7 @@ fn lead_whose_node_was_rebooted_restarts_all() {
 }
 
 #[test]
-fn job_fails_when_a_follower_ends_with_255_by_itself() {
+fn job_fails_when_a_pod_ends_with_255_by_itself() {
     let snippet = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Snippet, UNSEEN))]);
     assert!(
         matches!(snippet.decision(), Decision::EndPods { .. }),
@@ -747,9 +747,9 @@ fn index_that_has_failed_for_good_fails_the_job() {
     );
 }
 
-/// No operator was there to fail the Job. So it has failed only because all its pods have ended.
+/// No operator ran that could fail the Job, so it failed only when all its pods had ended.
 #[test]
-fn job_with_failed_indexes_restarts_or_ends_as_by_policy() {
+fn failed_indexes_decide_like_the_pod_failure_policy() {
     let job = || JobSeen {
         failed: condition("FailedIndexes"),
         failing: condition("FailedIndexes"),
@@ -916,7 +916,6 @@ fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
         let seen = seen(is_suspended, start, is_disruption);
         let observation = Observation {
             restarts_on_failure: true,
-            min_size: None,
             ..seen.observation()
         };
         let counted = match decide(&observation) {
@@ -938,7 +937,6 @@ fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
         });
         let observation = Observation {
             restarts_on_failure: true,
-            min_size: None,
             ..later.observation()
         };
         assert_eq!(decide(&observation), Decision::Continue);
@@ -1003,7 +1001,6 @@ fn shutdown_of_the_instance_fails_the_job_with_on_failure() {
         };
         decide(&Observation {
             restarts_on_failure: true,
-            min_size: None,
             ..seen.observation()
         })
     };

@@ -94,8 +94,8 @@ fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
     );
 }
 
-/// A follower was evicted and killed, so the Job fails. The watch has not yet reported that the lead's
-/// program ended with 0.
+/// A follower was evicted, and the pod that replaces it fails. The watch has not yet reported that the lead's program
+/// ended with 0.
 #[test]
 fn success_not_seen_yet_is_final_when_a_follower_fails() {
     let begin = [
@@ -158,7 +158,11 @@ fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
         Event::Kubelets,
         Event::ProgramEnds(255),
         Event::Controller,
+        // The third report of the Job has the failed index. The operator fails the Job, and then sees it failing.
         Event::NewsOfJobs,
+        Event::NewsOfJobs,
+        Event::NewsOfJobs,
+        Event::Operator(9),
         Event::NewsOfJobs,
         Event::Operator(9),
     ];

@@ -97,8 +97,8 @@ impl World {
         self.report_pod(name);
     }
 
-    /// The first rule of `render::job`'s failure policy that matches. Without a match, the failure counts. The Job sees
-    /// the code 255, which is retried, of a pod with `is_unseen`.
+    /// The first rule of `render::job`'s failure policy that matches. Without a match, the failure counts. Of a pod
+    /// with `is_unseen`, the Job sees the code 255, which is retried.
     fn policy_action(pod: &Pod) -> PolicyAction {
         let counts = |exit: &Exit| !pod.is_unseen && !is_retried(exit.code);
         if pod.seen.is_disrupted() {
@@ -304,7 +304,7 @@ impl World {
             is_ready: index > 0,
             ..PodSeen::default()
         };
-        // The new pod has their counts, so they are counted.
+        // The new pod's annotations count the earlier pods of its index, so the Job controller has counted them.
         for pod in self.pods.values_mut().filter(|pod| pod.seen.index == index) {
             pod.has_finalizer = false;
         }
