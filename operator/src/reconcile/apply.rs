@@ -545,7 +545,7 @@ impl Writer {
 
     /// Sets the given fields of a Job by a merge patch. It leaves all other fields, which somebody else may have set.
     /// `fields` contains the Job's uid, so that no other Job of this name is changed.
-    pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
+    pub async fn patch_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
         let api: Api<JobObject> = Api::namespaced(self.client.clone(), &job.namespace);
         let parameters = PatchParams::apply(labels::MANAGER);
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;

@@ -236,7 +236,7 @@ async fn change_job(
         let mark = begin_to_resize(job_uid, &job);
         context
             .writer
-            .scale_job(&context.index, &target.key, &mark)
+            .patch_job(&context.index, &target.key, &mark)
             .await?;
     }
     // Before the Job: once the Job has the size, nothing would write the ConfigMap any more.
@@ -259,7 +259,7 @@ async fn change_job(
     }
     context
         .writer
-        .scale_job(&context.index, &target.key, &fields)
+        .patch_job(&context.index, &target.key, &fields)
         .await?;
     tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     Ok(())
