@@ -78,8 +78,8 @@ fn every_block_of_commands_is_run_or_says_why_not() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The end-to-end test pastes the blocks of the pages into a shell, except those of `LEFT_OUT`. An entry without a first
-/// command stands for all blocks of its page.
+/// The end-to-end test pastes the blocks of the pages into a shell, except those of `LEFT_OUT`. An entry without a
+/// first command stands for all blocks of its page.
 #[test]
 fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
     let blocks: Vec<pages::Block> = pasted::blocks_by_page().into_iter().flatten().collect();

@@ -164,7 +164,7 @@ fn rules() -> tempfile::TempDir {
     folder
 }
 
-/// The texts of the rules' tests.
+/// The files with unit tests of the rules: text, and parsed.
 fn unit_tests() -> Vec<(String, Value)> {
     let mut files: Vec<_> = std::fs::read_dir(repository().join("operator/tests/alerts"))
         .unwrap()
@@ -223,7 +223,7 @@ fn alert_rules_pass_promtool_lint_and_their_unit_tests() {
     assert!(outcomes.collect::<Vec<_>>().contains(&false));
 }
 
-/// The program itself.
+/// A process of the program `flux-operator`. It is killed when this is dropped.
 struct Program(Child);
 
 impl Drop for Program {
@@ -246,7 +246,7 @@ fn run(arguments: &[&str], health: SocketAddr, kubeconfig: &Path) -> Program {
     Program(child)
 }
 
-async fn is_ready(health: SocketAddr) {
+async fn until_ready(health: SocketAddr) {
     until("it is ready", async || {
         (get(health, "/readyz").await == "ok\n").then_some(())
     })
@@ -262,7 +262,7 @@ fn promtool_accepts_metrics_and_every_panel_can_be_drawn() {
             health,
             &operator_kubeconfig(),
         );
-        is_ready(health).await;
+        until_ready(health).await;
         fixture.create("mc", json!({ "size": 1 })).await;
         fixture.run_pods("mc", 1).await;
         fixture.when_condition("mc", "Ready", "True").await;
@@ -309,13 +309,13 @@ fn alert_fires_when_operator_restarts_often_or_is_gone() {
             )
         };
         let mut operator = start();
-        is_ready(health).await;
+        until_ready(health).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         for times in 1..=3u32 {
             drop(operator);
             operator = start();
-            is_ready(health).await;
+            until_ready(health).await;
             until("Prometheus has seen it", async || {
                 let changes = prometheus.query("changes(process_start_time_seconds[30m])").await;
                 (changes.first()?["value"][1].as_str()?.parse() == Ok(times)).then_some(())
@@ -401,12 +401,12 @@ fn alert_fires_when_operator_lacks_permission() {
         let (operator, health) = operator_of_default_account(&fixture).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.until_firing(&["FluxOperatorNotReady"]).await;
-        // It has no data, and still stops when it is told to.
+        // An operator that may list nothing can still be stopped.
         operator.stop().await;
     });
 }
 
-/// It can watch, so that it is ready.
+/// The operator may list and watch, so it becomes ready.
 #[test]
 fn alert_fires_when_operator_may_not_create_objects() {
     test("alerts-create", async |fixture| {
@@ -424,7 +424,7 @@ fn alert_fires_when_operator_may_not_create_objects() {
             .kubectl(&["create", "rolebinding", "reader", "--role=reader", &account])
             .unwrap();
         let (operator, health) = operator_of_default_account(&fixture).await;
-        is_ready(health).await;
+        until_ready(health).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         fixture.create("mc", json!({ "size": 1 })).await;
@@ -444,7 +444,7 @@ fn alert_fires_when_an_admission_webhook_is_gone() {
             health,
             &operator_kubeconfig(),
         );
-        is_ready(health).await;
+        until_ready(health).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         let name = format!("{}.example.org", fixture.namespace);
@@ -480,7 +480,7 @@ fn alert_fires_when_the_operator_panics() {
         let operator = fixture
             .operator_of(calls, |settings| settings.health = Some(health))
             .await;
-        is_ready(health).await;
+        until_ready(health).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         fixture.create("bad", json!({ "size": 1 })).await;
@@ -503,13 +503,14 @@ fn alert_fires_when_miniclusters_wait_for_a_reconcile() {
         let operator = fixture
             .operator_of(calls, |settings| settings.health = Some(health))
             .await;
-        is_ready(health).await;
+        until_ready(health).await;
         let prometheus = Prometheus::start_with_rules(health, |rule| {
             let expression = rule["expr"].as_str().unwrap().replace("} > 60", "} > 5");
             rule["expr"] = json!(expression);
         })
         .await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
+        // The memory is enough for four of this size (`reconcile/context/room.rs`), so two wait.
         for number in 0..6 {
             let commands = json!({ "pre": "x".repeat(950_000) });
             let containers = json!([{ "image": "app:1", "commands": commands }]);
@@ -537,7 +538,8 @@ fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
         let (status, text) = webhook.post(1, &review(&[strange.to_string()])).await.unwrap();
         assert!(status == 200 && text.contains("Failure"), "{text}");
         prometheus.until_firing(&["FluxOperatorConversionErrors"]).await;
-        // Requests that make no progress take all 32 slots of one peer (`webhook/limits.rs`), and it opens more.
+        // Requests that make no progress take all 32 slots of one peer. Then at most 8 of its connections may wait, and
+        // the webhook rejects the others (`webhook/limits.rs`).
         let (mut slow, mut more) = (Vec::new(), Vec::new());
         for _ in 0..32 {
             let mut stream = webhook.connect(2).await.unwrap();

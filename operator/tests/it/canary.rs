@@ -77,7 +77,7 @@ fn secrets_are_seen_in_their_secrets_only() {
     test("canary", async |fixture| {
         let mut operator = operator_process::start(&fixture.namespace, "trace", Stdio::piped());
         let log = operator.log();
-        live(&fixture).await;
+        run_until_failed(&fixture).await;
         // One letter is missing, so the key is refused.
         let typo = &GIVEN_KEY[1..];
         give_keys(&fixture, typo).await;
@@ -118,8 +118,8 @@ fn secrets_are_seen_in_their_secrets_only() {
     });
 }
 
-/// Runs the MiniCluster `made`, with everything that is written about it, until its job fails.
-async fn live(fixture: &Fixture) {
+/// Runs the MiniCluster `made` until its job fails. The operator creates and writes as much for it as possible.
+async fn run_until_failed(fixture: &Fixture) {
     let containers = json!([
         { "image": "app:1", "runFlux": true },
         { "image": "db:1", "name": "db", "ports": [5432] },

@@ -18,7 +18,7 @@ use test_support::api_server::{Call, Calls, Fault, Fixture, Namespaced, conditio
 
 use crate::restarts;
 
-/// The statuses of the start follow each other closely, which must not delay those after it.
+/// The first statuses follow each other closely. This must not delay later ones.
 #[test]
 fn ready_size_follows_a_change_of_size_within_seconds() {
     test("ready-size", async |fixture| {
@@ -217,8 +217,8 @@ fn size_that_is_taken_back_is_in_the_config_map_again() {
             if is_patch("configmaps") {
                 is_resized.store(true, Ordering::SeqCst);
             }
-            let is_late = is_resized.load(Ordering::SeqCst) && refused.load(Ordering::SeqCst);
-            (is_patch("jobs") && is_late).then_some(Fault::Answer(500))
+            let is_failing = is_resized.load(Ordering::SeqCst) && refused.load(Ordering::SeqCst);
+            (is_patch("jobs") && is_failing).then_some(Fault::Answer(500))
         });
         let operator = fixture.operator_of(calls, |_| {}).await;
         fixture.create("mc", json!({ "size": 4, "suspend": true })).await;

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use test_support::api_server::{Call, Calls, Fault, Fixture, assert_message, condition, test, until};
 
+/// `spec.containers` with the edit `which`.
 pub(crate) fn spec(which: &str) -> Value {
     json!([{ "image": "app:1", "command": format!("echo {which}"), "environment": { "WHICH": which } }])
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use test_support::rendering::rendered;
 use test_support::repository::{repository, yaml_files};
 
-/// The MiniClusters below `examples/`, and their variants in other spellings.
+/// The first MiniCluster of each file below `examples/`, and the variants in other spellings.
 fn examples() -> Vec<(PathBuf, Value)> {
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();

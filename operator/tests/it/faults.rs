@@ -22,7 +22,7 @@ use test_support::api_server::{
 use test_support::control_plane::kubeconfig_via;
 
 /// Waits until everything of a MiniCluster of size 2 exists, and asserts that retries have made nothing twice.
-async fn is_whole(fixture: &Fixture, name: &str) {
+async fn until_whole(fixture: &Fixture, name: &str) {
     fixture
         .when(name, "whole", |status| {
             status["size"] == 2 && status["maximumSize"] == 2
@@ -61,7 +61,7 @@ fn operator_recovers_from_any_answer_to_any_call() {
             fixture.create(name, json!({ "size": 2 })).await;
         }
         for name in names {
-            is_whole(&fixture, name).await;
+            until_whole(&fixture, name).await;
             fixture.when_is(name, "reason", Value::Null).await;
         }
         until(
@@ -127,7 +127,7 @@ fn status_has_the_api_servers_error() {
         );
         is_well.store(true, Ordering::SeqCst);
         for name in ["refused", "failing", "busy", "silent"] {
-            is_whole(&fixture, name).await;
+            until_whole(&fixture, name).await;
             fixture.when_is(name, "reason", Value::Null).await;
         }
         operator.stop().await;
@@ -166,14 +166,14 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
         .await;
         let begin = Instant::now();
         fixture.create("good", json!({ "size": 2 })).await;
-        is_whole(&fixture, "good").await;
+        until_whole(&fixture, "good").await;
         assert!(
             begin.elapsed() < Duration::from_secs(15),
             "it took {:?}",
             begin.elapsed()
         );
         // The pauses between attempts are at least 0.25 s, 0.5 s, 1 s, …, so the eighth attempt is not before 31 s.
-        // `bad-fast` began before `begin`: 12 s after that, it has had three at least.
+        // `bad-fast` began before `begin`. 12 s after `begin`, it has had three at least.
         while begin.elapsed() < Duration::from_secs(12) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -228,7 +228,7 @@ fn panic_is_reported_on_its_object_and_stops_no_other() {
         })
         .await;
         fixture.create("good", json!({ "size": 2 })).await;
-        is_whole(&fixture, "good").await;
+        until_whole(&fixture, "good").await;
         let text =
             metrics.text(flux_operator::health::metrics::LiveState::<std::iter::Empty<&str>>::default());
         let count = text.lines().find_map(|line| {
@@ -236,7 +236,7 @@ fn panic_is_reported_on_its_object_and_stops_no_other() {
         });
         assert!(count.unwrap().parse::<u32>().unwrap() >= 1, "{text}");
         is_mended.store(true, Ordering::SeqCst);
-        is_whole(&fixture, "bad").await;
+        until_whole(&fixture, "bad").await;
         fixture
             .when("bad", "mended", |status| {
                 condition(status, "OperatorPanicked").is_null()
@@ -272,8 +272,8 @@ fn watches_that_expire_or_break_miss_nothing() {
         for name in ["stays", "goes"] {
             fixture.create(name, json!({ "size": 2 })).await;
         }
-        is_whole(&fixture, "stays").await;
-        is_whole(&fixture, "goes").await;
+        until_whole(&fixture, "stays").await;
+        until_whole(&fixture, "goes").await;
         fixture.run_pods("stays", 2).await;
         fixture.delete::<MiniCluster>("goes").await;
         fixture.when_condition("stays", "Ready", "True").await;
@@ -314,7 +314,7 @@ fn kinds_that_were_denied_are_watched_when_they_are_permitted() {
         let operator = fixture.operator_of(calls.clone(), |_| {}).await;
         // Nothing waits for these kinds.
         fixture.create("mc", json!({ "size": 2 })).await;
-        is_whole(&fixture, "mc").await;
+        until_whole(&fixture, "mc").await;
         until("all are watched", async || {
             let watches = calls.all().into_iter().filter(|call| call.verb == "watch");
             let watched: HashSet<String> = watches.map(|call| call.resource).collect();
@@ -333,7 +333,7 @@ fn changes_during_api_server_outage_are_seen_afterwards() {
         let calls = Calls::with_faults(move |_: &Call| gone.load(Ordering::SeqCst).then_some(Fault::Lost));
         let operator = fixture.operator_of(calls, |_| {}).await;
         fixture.create("before", json!({ "size": 2 })).await;
-        is_whole(&fixture, "before").await;
+        until_whole(&fixture, "before").await;
         is_gone.store(true, Ordering::SeqCst);
         fixture.run_pods("before", 2).await;
         fixture.create("meanwhile", json!({ "size": 2 })).await;
@@ -342,54 +342,56 @@ fn changes_during_api_server_outage_are_seen_afterwards() {
         assert_eq!(status, Value::Null, "it really is out of reach");
         is_gone.store(false, Ordering::SeqCst);
         fixture.when_condition("before", "Ready", "True").await;
-        is_whole(&fixture, "meanwhile").await;
+        until_whole(&fixture, "meanwhile").await;
         operator.stop().await;
     });
 }
 
-/// A way to the API server whose connections can die silently, as when a router forgets them. New connections
+/// A proxy to the API server whose connections can die silently, as when a router forgets them. New connections
 /// work.
-struct Way {
+struct Proxy {
     kubeconfig: PathBuf,
     /// The flag of the present connections. `break_connections` clears it, and gives later connections a new one.
-    lives: Arc<Mutex<Arc<AtomicBool>>>,
+    is_alive: Arc<Mutex<Arc<AtomicBool>>>,
 }
 
-impl Way {
-    async fn to_server_of(kubeconfig: &Path) -> Way {
+impl Proxy {
+    async fn to_server_of(kubeconfig: &Path) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (kubeconfig, server) = kubeconfig_via(kubeconfig, "way", listener.local_addr().unwrap()).unwrap();
-        let lives = Arc::new(Mutex::new(Arc::new(AtomicBool::new(true))));
-        let way = Way {
+        let address = listener.local_addr().unwrap();
+        let (kubeconfig, server) = kubeconfig_via(kubeconfig, "proxy", address).unwrap();
+        let is_alive = Arc::new(Mutex::new(Arc::new(AtomicBool::new(true))));
+        let proxy = Proxy {
             kubeconfig,
-            lives: lives.clone(),
+            is_alive: is_alive.clone(),
         };
         tokio::spawn(async move {
             loop {
                 let (from_client, to_client) = listener.accept().await.unwrap().0.into_split();
                 let (from_server, to_server) = TcpStream::connect(&server).await.unwrap().into_split();
-                let lives = lives.lock().unwrap().clone();
-                tokio::spawn(carry(from_client, to_server, lives.clone()));
-                tokio::spawn(carry(from_server, to_client, lives));
+                let is_alive = is_alive.lock().unwrap().clone();
+                tokio::spawn(carry(from_client, to_server, is_alive.clone()));
+                tokio::spawn(carry(from_server, to_client, is_alive));
             }
         });
-        way
+        proxy
     }
 
     fn break_connections(&self) {
-        let old = std::mem::replace(&mut *self.lives.lock().unwrap(), Arc::new(AtomicBool::new(true)));
-        old.store(false, Ordering::SeqCst);
+        let mut is_alive = self.is_alive.lock().unwrap();
+        is_alive.store(false, Ordering::SeqCst);
+        *is_alive = Arc::new(AtomicBool::new(true));
     }
 }
 
-async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lives: Arc<AtomicBool>) {
+async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_alive: Arc<AtomicBool>) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        if lives.load(Ordering::SeqCst) && to.write_all(&buffer[..count]).await.is_err() {
+        if is_alive.load(Ordering::SeqCst) && to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
     }
-    if !lives.load(Ordering::SeqCst) {
+    if !is_alive.load(Ordering::SeqCst) {
         // The other side does not learn that the connection has ended.
         std::future::pending::<()>().await;
     }
@@ -398,13 +400,13 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lives: Arc<Atomi
 #[test]
 fn silently_broken_connection_is_detected() {
     test("dead", async |fixture| {
-        let way = Way::to_server_of(&operator_kubeconfig()).await;
+        let proxy = Proxy::to_server_of(&operator_kubeconfig()).await;
         let operator = fixture
-            .operator_as(&way.kubeconfig, Calls::default(), |_| {})
+            .operator_as(&proxy.kubeconfig, Calls::default(), |_| {})
             .await;
         fixture.create("before", json!({ "size": 2 })).await;
-        is_whole(&fixture, "before").await;
-        way.break_connections();
+        until_whole(&fixture, "before").await;
+        proxy.break_connections();
         fixture.create("after", json!({ "size": 2 })).await;
         // After 90 s without a byte, the client drops the connection (`READ_TIMEOUT` in `api/client.rs`). The watch
         // alone would be silent for five minutes.
@@ -413,7 +415,7 @@ fn silently_broken_connection_is_detected() {
             assert!(begin.elapsed() < Duration::from_secs(120), "nobody has noticed");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        is_whole(&fixture, "after").await;
+        until_whole(&fixture, "after").await;
         operator.stop().await;
     });
 }
@@ -446,7 +448,7 @@ fn an_older_kubernetes_is_refused() {
         // Some providers append a `+` to the minor version.
         let operator = fixture.operator_of(of_version("31+"), |_| {}).await;
         fixture.create("mc", json!({ "size": 2 })).await;
-        is_whole(&fixture, "mc").await;
+        until_whole(&fixture, "mc").await;
         operator.stop().await;
     });
 }

@@ -18,7 +18,7 @@ fn accepted_manifest_can_be_rendered() {
             return;
         };
         let certificate = Certificate::from_keys("fuzz", &[1; 32], &[2; 32]);
-        // These recorded sizes count, and not those of the spec.
+        // Rendering uses these recorded sizes, not those of the spec.
         let facts = RenderFacts {
             uid: Some("uid".into()),
             initial_size: Some(2),

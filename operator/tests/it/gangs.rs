@@ -1,5 +1,5 @@
-//! `spec.gang`: all pods or none, with whichever API the cluster serves, and nothing where nobody asks for
-//! it.
+//! `spec.gang`: all pods of a MiniCluster start, or none, by whichever gang API the cluster serves. Where no
+//! gang is wanted, the operator asks for no such API.
 
 mod rendered;
 
@@ -108,7 +108,7 @@ fn is_about_gangs(call: &Call) -> bool {
 #[test]
 fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
     test("gang-none", async |fixture| {
-        // What the operator may do, and does, without gangs.
+        // An operator that is installed without gangs.
         let plain = fixture.operator().await;
         fixture.create("auto", spec(json!({}))).await;
         fixture.pods("auto", 2).await;
@@ -118,7 +118,7 @@ fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
         let status = fixture.when_is("on", "reason", "GangUnavailable").await;
         assert_message(&status, "gang.enabled");
         assert!(!plain.calls.all().iter().any(is_about_gangs));
-        // The next operator would ask for the APIs because of it.
+        // Because of `on`, the next operator would ask for the APIs.
         fixture.delete::<MiniCluster>("on").await;
         plain.stop().await;
         // The next operator may create gangs, but no MiniCluster without a Job wants one.
@@ -323,7 +323,7 @@ async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
     first.stop().await;
     hold(json!([])).await;
     let next = operator(fixture, calls).await;
-    has_another_gang(fixture, GangApi::Volcano, "volcano", &made).await;
+    until_another_gang(fixture, GangApi::Volcano, "volcano", &made).await;
     next.stop().await;
 }
 
@@ -415,7 +415,7 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
     }
     // Somebody deletes its Job, and it restarts.
     fixture.delete::<Job>(name).await;
-    has_another_gang(fixture, api, name, &made).await;
+    until_another_gang(fixture, api, name, &made).await;
 }
 
 /// The number of pods in a gang.
@@ -490,7 +490,7 @@ async fn gangs_of(fixture: &Fixture, api: GangApi, name: &str) -> Vec<String> {
 }
 
 /// Another Job has another gang, and the one before is gone.
-async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &str) {
+async fn until_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &str) {
     until("another Job has another gang", async || {
         fixture.reap(name).await;
         let names = gangs_of(fixture, api, name).await;
@@ -510,7 +510,7 @@ fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
         fixture.create("mc", spec(json!({ "gang": "on" }))).await;
         match minor {
             ..35 => {
-                is_refused(
+                assert_gang_refused(
                     &fixture,
                     "mc",
                     "does not serve PodGroup of scheduling.k8s.io/v1beta1",
@@ -518,7 +518,7 @@ fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
                 .await
             }
             35 => {
-                is_refused(
+                assert_gang_refused(
                     &fixture,
                     "mc",
                     "scheduling.k8s.io/v1alpha1, an alpha API that Kubernetes 1.35",
@@ -526,14 +526,14 @@ fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
                 .await
             }
             36 => {
-                is_refused(
+                assert_gang_refused(
                     &fixture,
                     "mc",
                     "scheduling.k8s.io/v1alpha2, an alpha API that Kubernetes 1.36",
                 )
                 .await
             }
-            _ => is_a_gang(&fixture, "mc").await,
+            _ => assert_gang(&fixture, "mc").await,
         }
         fixture.create("off", spec(json!({ "gang": "off" }))).await;
         let pod = lead(&fixture, "off", 2).await["spec"].clone();
@@ -546,7 +546,7 @@ fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
 }
 
 /// With `on` no pod is created, and the status says why; with `auto` pods start without a gang.
-async fn is_refused(fixture: &Fixture, name: &str, cause: &str) {
+async fn assert_gang_refused(fixture: &Fixture, name: &str, cause: &str) {
     let status = fixture.when_is(name, "reason", "GangUnavailable").await;
     assert_message(&status, cause);
     assert_message(&status, "Kubernetes 1.37 or newer");
@@ -561,7 +561,7 @@ async fn is_refused(fixture: &Fixture, name: &str, cause: &str) {
     fixture.pods(name, 2).await;
 }
 
-async fn is_a_gang(fixture: &Fixture, name: &str) {
+async fn assert_gang(fixture: &Fixture, name: &str) {
     let made = gang(fixture, GangApi::Kubernetes, name).await;
     let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
     assert_eq!(Some(&owner.uid), fixture.get(name).await.metadata.uid.as_ref());

@@ -80,7 +80,7 @@ fn validate_says_every_problem_and_ends_with_1() {
     let (code, _, err) = check(&format!(
         "{good}---\n{head}  size: 0\n  containers: [{{image: a}}]\n"
     ));
-    assert_eq!(code, Some(1), "each of a file counts");
+    assert_eq!(code, Some(1), "each MiniCluster of a file counts");
     assert!(err.contains("spec.size: "), "{err}");
     let (code, out, _) = check(&format!("{good}---\n{good}"));
     assert_eq!((code, out.matches(" is valid").count()), (Some(0), 2));

@@ -136,9 +136,9 @@ fn the_operators_pods_are_admitted_where_pods_are_restricted() {
             "app.kubernetes.io/component=operator",
             "app.kubernetes.io/component=webhook",
         );
-        for both in [operators, webhooks] {
+        for selector in [operators, webhooks] {
             until("both replicas are there", async || {
-                (pods(&all, both).await.len() == 2).then_some(())
+                (pods(&all, selector).await.len() == 2).then_some(())
             })
             .await;
         }
@@ -462,7 +462,7 @@ fn installation_without_volumes_and_services_refuses_them() {
         let storage =
             |call: &&Call| call.resource.starts_with("persistentvolume") || call.resource == "storageclasses";
         assert_eq!(calls.iter().find(storage), None);
-        // This operator is installed for one namespace, and nodes have none: it may not list them.
+        // This operator is installed for one namespace, and nodes are in none: it may not list them.
         let refused = |call: &&Call| call.status == 403 && call.resource != "nodes";
         assert_eq!(
             calls.iter().find(refused),
