@@ -172,7 +172,7 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
         } else {
             None
         },
-        // They are about the image and the user of the runner, which a sidecar need not share.
+        // They are about the runner, whose image and user a sidecar need not share.
         notices: match container {
             PodContainer::Runner => notices::of(&resolved),
             PodContainer::Sidecar(_) => Vec::new(),

@@ -231,7 +231,7 @@ pub struct Snippets {
 }
 
 impl Snippets {
-    /// Those that run before the broker of the lead, or of a follower, in their order.
+    /// The snippets that run before the lead's broker (`of_lead`) or a follower's, in their order.
     pub fn before_broker(&self, of_lead: bool) -> impl Iterator<Item = &String> {
         let last = if of_lead {
             &self.broker_pre

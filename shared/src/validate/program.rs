@@ -227,7 +227,7 @@ fn lines(field: &str, command: &str, report: &mut Report) -> Vec<BatchLine> {
             }
         }
     }
-    // The shell would read the next jobs as a part of such a job.
+    // After a job with an open quote or a here-document, the shell would read the next jobs as a part of it.
     let refused = jobs.iter().find_map(|(job, scan)| Some((job, scan.reads_on()?)));
     if let Some((job, (what, remedy))) = refused {
         // Enough to find the line.

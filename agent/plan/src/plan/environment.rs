@@ -75,8 +75,8 @@ fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
     })
 }
 
-/// The step `init`, with the view's folders appended to PATH and PYTHONPATH while it runs. They are withdrawn after it.
-/// Later steps append them again, so that they come after what `init` has appended.
+/// The step `init`, with the folders of [`view_paths`] appended while it runs. They are withdrawn after it. Later steps
+/// append them again, so that they come after what `init` has appended.
 pub fn around_init(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
     let Some(init) = init else { return Vec::new() };
     let is_listed = |name: &str, path: &str| {

@@ -709,7 +709,7 @@ fn install_root_precedes_path_when_view_is_disabled() {
     assert!(argv(&plan).starts_with("/opt/flux/bin/flux ") && appended(&plan));
 }
 
-/// Flux of the image runs as itself, or as the spec's user.
+/// The image's own Flux runs as the container's user, or as the spec's.
 #[test]
 fn init_has_the_install_root_on_its_path() {
     let mut facts = facts(0);
