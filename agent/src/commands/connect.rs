@@ -73,7 +73,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
             // Nobody reads this exit code.
             Ok(0)
         }))?;
-        // After the state was read: a broker that is ending has its program's note, written before the shutdown began.
+        // After the state was read: when a broker is seen to end the instance, its program's end has been noted.
         let prevents_restart = prevent_restart(&pod)?;
         // Flux refuses a second shutdown. And once its program has ended, the broker shuts down by itself.
         if is_ending || prevents_restart {

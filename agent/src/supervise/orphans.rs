@@ -1,5 +1,6 @@
-//! Finds processes of a broker in `/proc`: the broker below its wrapper, its jobs, and what it left behind. Kills the
-//! latter: they belong to jobs, and became the agent's children when the broker ended.
+//! Finds processes in `/proc`: a broker below its wrapper, a job's shell below the broker, and the processes that a
+//! killed broker leaves behind. Kills the last ones: they belong to jobs, and became the agent's children when the
+//! broker ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -108,7 +108,8 @@ fn job_cannot_become_root_by_post_restart_or_commands() {
 /// and inherits descriptors instead. The job user's program tries to write to each of them.
 #[test]
 fn job_user_cannot_write_to_descriptors_that_the_shell_inherits() {
-    // They begin at 230 (`FIRST_INHERITED`). One may also be a pipe of another test, whose reader is gone.
+    // The inherited descriptors begin at 230 (`FIRST_INHERITED`). One may be a pipe of another test, whose reader is
+    // gone: SIGPIPE must not end the attack.
     let attack = r#"
         trap "" PIPE
         for path in /proc/self/fd/2[3-9]?; do

@@ -592,8 +592,8 @@ fn deletion_after_an_end_request_leaves_the_dump_its_time() {
     assert!(image.at("/state/archive.tgz").exists());
 }
 
-/// A signal would end the rc3 of real Flux, which saves the archive, so it may get none. The fake Flux ignores signals
-/// while it saves.
+/// A signal would end the rc3 of real Flux, which saves the archive. So the agent must send none. The fake Flux ignores
+/// signals while it saves.
 #[test]
 fn stop_during_rc3_of_real_flux_saves_the_archive() {
     if real_flux().is_none() {

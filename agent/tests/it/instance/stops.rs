@@ -228,7 +228,8 @@ fn instance_without_a_command_completes_when_shut_down() {
 
 #[test]
 fn follower_that_ignores_a_late_stop_ends_in_grace_period() {
-    // Without a socket, the agent cannot find out that the lead stays, and stops late. The prefix ignores the stop.
+    // Without a socket, the agent cannot find out that the lead stays, so it stops the broker late. The prefix ignores
+    // the stop.
     let prefix = "[runner]\nprefix = ['bash', '-c', 'trap \"\" TERM; \"$@\"; sleep 60', '-']\n";
     let images = images(
         &format!("{prefix}{}[flux]\ndisable_socket = true\n", submit(HANGING)),
