@@ -554,8 +554,8 @@ fn decide(
 }
 
 /// The observed state of a MiniCluster's Job, or of its previous Job if there is none. None: the MiniCluster is being
-/// deleted, or has never had a Job and its spec is not valid. (A spec may become invalid while the Job runs: another
-/// version of the operator may be stricter, or serve fewer features.)
+/// deleted, or has never had a Job and its spec is not valid. (A spec may become invalid while the Job runs: a later
+/// operator may be stricter, or be installed with fewer features.)
 fn observation<'a>(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,

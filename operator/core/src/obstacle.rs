@@ -21,7 +21,7 @@ impl Obstacle {
         }
     }
 
-    /// An obstacle that ends by itself, although obstacles with this reason usually do not.
+    /// An obstacle that ends by itself, which its reason alone does not say.
     pub fn wait(reason: Reason, message: impl Into<String>) -> Obstacle {
         Obstacle {
             is_wait: true,

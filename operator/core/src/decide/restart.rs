@@ -1,7 +1,8 @@
 //! Decides whether the whole MiniCluster restarts. Pure: the decision depends only on the observed objects.
 //!
 //! ```text
-//! (status, Job, its pods) ─► Decision: count a restart and give the Job up | delete the given-up Job, or keep it | fail the Job | nothing
+//! (status, Job, its pods) ─► Decision: count a restart and give the Job up | delete the given-up Job, or keep it
+//!                                    | fail the Job | nothing
 //! ```
 //!
 //! **A Job runs the user's program at most once.** (With `OnFailure`, the kubelet may run it again, in the same pod.) A
