@@ -138,7 +138,7 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     cluster.metadata.labels = texts(&document["metadata"]["labels"]);
     cluster.metadata.annotations = texts(&document["metadata"]["annotations"]);
     cluster.metadata.generate_name = prefix;
-    // Notes are for files only.
+    // Notes are for files only: without one, the user has just typed the options.
     let notes = file.map_or_else(Vec::new, |text| {
         let of_cluster = valid.notices.iter().cloned().chain(valid.hints());
         manifest::notices(text).into_iter().chain(of_cluster).collect()
