@@ -1,4 +1,4 @@
-# Each recipe is one command that you could type yourself. Longer ones are scripts in .ci/.
+# Each recipe is one line that you could type yourself. Longer ones are scripts in .ci/.
 
 .PHONY: demo check test test-flux e2e e2e-demo e2e-jobset e2e-nodes chaos e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-brokers bench-instance bench-scale images generate dist release reproduce
 
