@@ -53,7 +53,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _pickler() -> Any:
-    """cloudpickle sends functions of notebooks and scripts by value; pickle only names those of installed modules."""
+    """cloudpickle, which sends functions of notebooks and scripts by value; else pickle, which only names them."""
     try:
         import cloudpickle
     except ImportError:

@@ -1,4 +1,4 @@
-"""What can go wrong, each with the operator's reason and a remedy."""
+"""What can go wrong, each with a reason and, if one is known, a remedy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _restored(kind: type[MiniClusterError], args: tuple[Any, ...], state: dict[s
 
 
 class CallFailed(MiniClusterError):
-    """The API server did not answer, or refused a request."""
+    """A call to the API server, or of a program in a pod, has failed."""
 
     default_reason = "CallFailed"
 
@@ -121,7 +121,7 @@ class JobFailed(MiniClusterError):
 class NotStarted(MiniClusterError, TimeoutError):
     """The job, or an executor's instance, has not started within `start_timeout`.
 
-    `run` has then deleted the MiniCluster, unless a line before says that it could not be deleted; the job has not run.
+    `run` has then deleted the MiniCluster, unless that failed, which a line of the progress says; the job has not run.
     An executor leaves the MiniCluster as it is.
     """
 
@@ -141,7 +141,7 @@ class Queued(NotStarted):
 
 
 def not_started(what: str, status: Mapping[str, Any], name: str) -> NotStarted:
-    """The exception for what has not begun in time. `status` is the MiniCluster's, which has the cause."""
+    """The exception for what has not begun in time. `status`: the MiniCluster's, or only `message` with the cause."""
     kinds: dict[str, type[NotStarted]] = {"Unschedulable": Unschedulable, "Queued": Queued}
     reason = status.get("reason") or ""
     text = f"{what} ({reason or 'no reason given'}): {status.get('message') or ''}"
@@ -167,7 +167,10 @@ class TimedOut(MiniClusterError, TimeoutError):
 
 
 class Stopped(KeyboardInterrupt):
-    """You pressed Ctrl-C, and the job has ended. `result` is the job's, if it had begun."""
+    """You pressed Ctrl-C. The message says how the job was ended, or that it may still run.
+
+    `result` is the job's, if its end was seen.
+    """
 
     def __init__(self, message: str, result: Result | None = None) -> None:
         super().__init__(message)

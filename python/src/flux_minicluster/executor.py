@@ -30,9 +30,9 @@ from .program import STATUS, STDERR, STDIN, STDOUT
 from .target import FAILURES, NOT_CREATED, Access, Refusals, Target, words
 from .text import printable
 
-# Reads the helper's text from standard input, after its length, and runs it. It is no argument of the command, since
-# proxies may limit the length of an argument. With `-c`, Python looks for modules in the working directory first, where
-# other users may have files.
+# Reads the helper's text from standard input, after its length, and runs it. The text is no argument of the command,
+# since proxies may limit the length of the URL, which has the arguments. With `-c`, Python looks for modules in the
+# working directory first, where other users may have files.
 BOOTSTRAP = """\
 import os, sys
 sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
@@ -54,11 +54,11 @@ KILLED = 128 + 9
 # Most bytes of standard input in one message: as many as kubectl sends.
 CHUNK = 32 * 1024
 RECONNECT_SECONDS = 1.0
-# Longest time from the start of the helper to its first answer. In a pod whose volume is stuck, no program ends.
+# Longest time from the start of the helper to its first answer. In a pod whose volume is stuck, it may never come.
 ANSWER_SECONDS = 60.0
 
 _executors: weakref.WeakSet[FluxExecutor] = weakref.WeakSet()
-# The executors that have a connection, or try to get one.
+# The executors whose tasks the end of this program waits for.
 _connected: set[FluxExecutor] = set()
 _is_exiting = False
 
@@ -109,7 +109,7 @@ class TaskResult:
 
 
 class TaskFailed(MiniClusterError):
-    """A task did not run to its end, or a checked command failed."""
+    """A task has given no result, or a checked command failed."""
 
     default_reason = "TaskFailed"
 
@@ -160,7 +160,7 @@ class _Task:
 
 
 class FluxExecutor(concurrent.futures.Executor):
-    """Runs commands and Python functions as Flux jobs of a MiniCluster that is up.
+    """Runs commands and Python functions as Flux jobs of a MiniCluster, once it is up.
 
     A lost connection neither ends nor repeats a job: it is opened again, and the jobs are found by their tasks' tokens,
     which they carry as an attribute. If the instance is gone or was restarted, what had not ended raises `Lost`.
@@ -315,7 +315,7 @@ class FluxExecutor(concurrent.futures.Executor):
             return self._is_shut_down and not self._tasks
 
     async def _serve(self) -> None:
-        """Keeps a connection until there is nothing to do."""
+        """Keeps a connection until the executor is shut down and its last task has ended."""
         begin = time.monotonic()
         try:
             async with Target.open(self._access) as target:
@@ -495,7 +495,7 @@ def _contained() -> Iterator[None]:
     try:
         yield
     except concurrent.futures.InvalidStateError:
-        # It was cancelled at the same time.
+        # It was cancelled meanwhile.
         pass
     except Exception:
         # Not from a callback: `concurrent.futures` catches and logs those.

@@ -28,7 +28,7 @@ from .screen import Screen
 from .stop import Way
 from .target import INSTALL, Change, Changed, Disconnected, Listed, Refusals, Target, may_pass
 
-# Time after which a MiniCluster without a status has no operator. An operator that restarts takes less.
+# Time after which a MiniCluster without a status has no operator, it seems. An operator that restarts takes less.
 OPERATOR_SECONDS = 60.0
 PAUSE_SECONDS = 1.0
 
@@ -40,13 +40,13 @@ class Limits:
     start: float | None = None
     """For the job to begin; then the MiniCluster is deleted. It must be one that the caller has made."""
     end: float | None = None
-    """For the job to end; the MiniCluster is left alone."""
+    """For the job to end, or the instance to be up (`until_ready`); the MiniCluster is left alone."""
     operator: float = OPERATOR_SECONDS
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How following has ended: with a result, or stopped by the person, perhaps before there was one."""
+    """How following has ended: with a result, by a stop of the person, or (`until_ready`) when the instance was up."""
 
     result: Result | None
     way: Way | None = None
@@ -200,12 +200,12 @@ class Follower:
         except NotAllowed:
             raise
         except CallFailed as error:
-            # How the job ended is known nevertheless.
+            # How the job ends is known nevertheless.
             self._note_unread(error.message)
         self._events.put_nowait(_LogEnded())
 
     async def _find_log(self) -> None:
-        """Lists the pods once: a job may end before the watch has reported them."""
+        """Lists the pods: a job may end before the watch has reported them."""
         refusals = Refusals()
         # A first refusal is not final: the watch of the pods was allowed, or else its own refusal ends the following.
         refusals.note_success()

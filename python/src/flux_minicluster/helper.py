@@ -5,7 +5,7 @@ It is sent to the pod as it is. So it uses nothing but Flux's module and Python 
 
     -> {"op": "resume", "known": {TOKEN: ID}, "unknown": [TOKEN]}      once, first
     <- {"ready": false}                                                the broker answers
-    <- {"ready": true, "absent": [TOKEN]}                              these were never submitted
+    <- {"ready": true, "absent": [TOKEN]}                              these have no job
     -> {"op": "submit", "token": TOKEN, "job": {...}}
     <- {"token": TOKEN, "id": ID}
     <- {"token": TOKEN, "done": {"status": WAITSTATUS, "exception": TEXT, "stdout": BASE64, "stderr": BASE64}}
@@ -68,7 +68,7 @@ class Helper:
             sys.exit(NO_BROKER)
         self.lock_path = os.path.join(rundir, "flux-minicluster-" + session)
         self.notes_path = self.lock_path + ".jobs"
-        # Ids of submitted jobs by token. None: Flux has not answered an earlier helper.
+        # Ids of the jobs of earlier helpers, by token. None: Flux had not answered.
         self.noted = {}  # type: Any
         # Requests to submit that Flux has not got yet.
         self.waiting = collections.deque()  # type: Any
@@ -143,7 +143,7 @@ class Helper:
             self.wait(token, jobid)
 
     def find(self, tokens: Any) -> Any:
-        """Ids of the jobs of these tokens. Those that no helper has submitted have none."""
+        """Ids of the jobs of these tokens. Tokens without a job are left out."""
         ids = {token: self.noted[token] for token in tokens if token in self.noted}
         missing = {token for token, jobid in ids.items() if jobid is None}
         seen = {jobid for jobid in self.noted.values() if jobid is not None}

@@ -165,7 +165,7 @@ def _runner_state(pod: Object) -> Object:
 
 
 def started(pod: Object) -> Start | None:
-    """The runner's current or last start."""
+    """The runner's current start, which may have ended. None: it has not started, or waits for its next start."""
     if not {"running", "terminated"} & set(_runner_state(pod)):
         return None
     return Start(pod["metadata"].get("uid", ""), restarts_of(pod))
@@ -261,7 +261,7 @@ def is_scheduled(pod: Object) -> bool:
 
 
 def initializing(pod: Object) -> tuple[str, str] | None:
-    """The init container that runs or waits, and why it waits."""
+    """The first init container that is not done, and why it waits."""
     for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
         state = container.get("state") or {}
         has_succeeded = "terminated" in state and state["terminated"].get("exitCode") == 0

@@ -83,7 +83,7 @@ async def answer(target: Target, pod: dict[str, Any], command: Sequence[str]) ->
 async def report(target: Target, lead: dict[str, Any], command: Sequence[str]) -> Answer:
     """The answer of the lead's agent to a command that ends soon (`status`, `usage`, `stop`).
 
-    It has a time limit: in a pod whose volume is stuck, no program ends.
+    It has a time limit: in a pod whose volume is stuck, the agent may hang.
     """
     try:
         return await asyncio.wait_for(answer(target, lead, command), ANSWER_SECONDS)

@@ -10,7 +10,7 @@ from .observed import Observed
 
 
 class State(Enum):
-    """State of a stage. `LATER`: something else comes first. `STUCK`: it does not go on unless somebody helps."""
+    """State of a stage. `LATER`: something else comes first. `STUCK`: it may need help to go on."""
 
     LATER = "·"
     NOW = "…"

@@ -209,7 +209,7 @@ class Usage(_Part):
     resources: Resources | None = None
     """None until all brokers have reported their resources."""
     jobs: dict[str, Any] | None = None
-    """Number of jobs by state. None: the job manager does not run yet."""
+    """Number of jobs by state. None: the job manager does not run yet, or does not answer."""
 
 
 async def usage(target: Target, name: str) -> Usage:

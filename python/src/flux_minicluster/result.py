@@ -29,7 +29,7 @@ class Result:
     """Why `run` could not have the MiniCluster deleted. None: nothing has failed."""
     signal: int | None = None
     restarts: int = 0
-    """How often the whole MiniCluster was restarted."""
+    """How often the MiniCluster, or only the lead's container, was restarted."""
     timeline: models.Timeline | None = field(default=None, repr=False)
     """When each step of the last start was reached."""
     steps: tuple[Step, ...] = field(default=(), repr=False)

@@ -47,7 +47,7 @@ def located(access: Access, document: dict[str, Any]) -> Access:
 
 
 async def create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
-    """Creates the MiniCluster. If the caller is cancelled, or the screen fails, none is left behind.
+    """Creates the MiniCluster. If the caller is cancelled, or the screen fails, deletes it, if the API server answers.
 
     If another one has its generated name, `document` gets another name.
     """
@@ -64,7 +64,7 @@ async def create(target: Target, document: dict[str, Any], screen: Screen) -> di
         await asyncio.wait([creating], timeout=CANCEL_SECONDS)
         is_answered = creating.done() and not creating.cancelled()
         has_failed = is_answered and isinstance(creating.exception(), MiniClusterError)
-        # A creation that has failed has left nothing, or was undone.
+        # A creation that has failed has left nothing, or has tried to undo it.
         if not has_failed:
             creating.cancel()
             with contextlib.suppress(asyncio.TimeoutError):
@@ -296,7 +296,7 @@ async def _ask_for_cleanup(target: Target, name: str, uid: str, patience: float 
 
 
 async def clean_up(target: Target, name: str, uid: str, screen: Screen, patience: float = 0.0) -> str | None:
-    """Has the operator delete it. A failure is only reported and returned: how the job ended is known."""
+    """Has the operator delete it. A failure is only reported and returned."""
     try:
         await _ask_for_cleanup(target, name, uid, patience)
     except NotFound:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TextIO
 from .progress import Stage, State
 from .text import printable
 
-# In a pipe, the shortest time between two lines of a stage that differ in numbers only.
+# In a pipe, the shortest time between two lines of a stage whose state has not changed.
 PAUSE_SECONDS = 2.0
 
 
@@ -30,7 +30,7 @@ class Screen(Protocol):
     def put(self, data: bytes) -> None: ...
 
     def end(self) -> None:
-        """Removes what changes in place; stages are not shown any more."""
+        """Stages are not shown any more. A terminal removes their lines."""
 
 
 class Silent:

@@ -211,10 +211,10 @@ def _has_unreported_lead(cluster: dict[str, Any], pods: list[dict[str, Any]]) ->
 
 
 async def at_once(target: Target, name: str, uid: str | None) -> Way:
-    """Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. `uid`: only this one."""
+    """Deletes the MiniCluster without waiting; without the permission, suspends it. `uid`: only this one."""
     try:
         try:
-            # It is gone: an attempt whose answer was lost may have deleted it.
+            # NotFound: an attempt whose answer was lost may have deleted it.
             with contextlib.suppress(NotFound):
                 await target.delete(name, uid=uid)
             return Way.DELETED

@@ -32,7 +32,7 @@ CONNECT_SECONDS = 15.0
 CALL_SECONDS = 60.0
 # A watch is opened again after this time, so that a dead connection is noticed.
 WATCH_SECONDS = 50
-# A connection to a pod that does not answer a ping for this long is dead.
+# Time without data after which a connection to a pod gets a ping. Without an answer within half of it, it is dead.
 HEARTBEAT_SECONDS = 20.0
 # Time for the other side to close a connection to a pod. It does not while a program prints without end.
 CLOSE_SECONDS = 1.0
@@ -44,7 +44,7 @@ LONGEST_PAUSE_SECONDS = 5.0
 REFUSED_SECONDS = 180.0
 # Rejections (401) in a row after which the credentials count as expired.
 REJECTIONS = 5
-# Most attempts of a change if the API server does not answer.
+# Most attempts of a change, and of reading a log, if the API server or the kubelet does not answer.
 TRIES = 5
 
 ROLE = (
@@ -107,7 +107,7 @@ class Target:
     @classmethod
     @asynccontextmanager
     async def open(cls, access: Access) -> AsyncIterator[Target]:
-        """The target of these choices. Makes no call."""
+        """The target of these choices. Makes no call to the API server."""
         configuration, namespace = await _configuration(access)
         target = cls(access, configuration, access.namespace or namespace)
         try:
@@ -254,7 +254,7 @@ class Target:
             return None
 
     async def events_of(self, name: str) -> list[dict[str, Any]]:
-        """Events of the objects of this name; none without permission to read events."""
+        """Events of the objects of this name; none if the API server refuses to list them."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
         try:
             listed = await self.json("GET", path, query=[("fieldSelector", f"involvedObject.name={name}")])
@@ -392,7 +392,7 @@ class _Doing:
         """Makes `TRIES` attempts at most.
 
         `passing`: status codes after which another try may help, besides those of `may_pass`. `patience`: how many
-        seconds the API server may be away; until then, an attempt without its answer does not count.
+        seconds the API server may be away; until then, failures after which `may_pass` is true do not count.
         """
         begin, attempts = time.monotonic(), 0
         while True:
@@ -407,7 +407,7 @@ class _Doing:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether another try may help: there was no answer, or the API server asks for it."""
+    """Whether another try may help: there was no answer, or the API server is busy or in trouble."""
     if isinstance(error, CallFailed):
         return error.status is None or error.status == 429 or error.status >= 500
     return isinstance(error, aiohttp.ClientError | asyncio.TimeoutError | OSError)
@@ -507,7 +507,7 @@ async def _closing(response: aiohttp.ClientResponse) -> AsyncIterator[aiohttp.Cl
 async def _configuration(access: Access) -> tuple[client.Configuration, str]:
     """The client's configuration, and the namespace of the context."""
     configuration = client.Configuration()
-    # Streams of a hundred MiniClusters are open at the same time.
+    # Streams of a hundred MiniClusters may be open at the same time.
     configuration.connection_pool_maxsize = 0
     given = access.kubeconfig or os.environ.get("KUBECONFIG") or None
     usual = Path(kube_config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser()
