@@ -77,7 +77,7 @@ impl Call {
     }
 }
 
-/// The spec of a MiniCluster that has every kind of part, so that the operator needs all permissions.
+/// The spec of a MiniCluster with a sidecar and a service that may grow: for it, the operator needs most permissions.
 pub fn of_all_parts() -> Value {
     json!({
         "size": 1, "maxSize": 2,

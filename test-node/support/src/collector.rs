@@ -41,7 +41,7 @@ impl Collector {
     }
 }
 
-/// Serves a connection until its client closes it.
+/// Serves a connection until its client or an answer closes it.
 fn serve(mut connection: TcpStream, answer: Option<&str>, kept: &Mutex<Vec<Vec<u8>>>) {
     let mut reader = BufReader::new(connection.try_clone().unwrap());
     loop {

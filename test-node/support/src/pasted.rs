@@ -251,7 +251,10 @@ pub const LEFT_OUT: &[LeftOut] = &[
         "examples/v1alpha1/resources/README.md",
         "needs a device that no node has",
     ),
-    page("examples/v1alpha1/run-flux/README.md", REGISTRY),
+    page(
+        "examples/v1alpha1/run-flux/README.md",
+        "needs images from ghcr.io",
+    ),
     page(
         "examples/v1alpha1/volumes-csi/README.md",
         "needs the CSI driver of a cloud",

@@ -1,14 +1,14 @@
-//! Where to find manifests and documents of the Go operator's users. They are test data outside of this
-//! repository.
+//! Where to find manifests and documents of the Go operator, and manifests of its users. They are test data outside
+//! of this repository.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::repository::repository;
 
-/// The folder of one version's manifests, below `UPSTREAM_MANIFESTS` or `../shared/manifests` (beside the checkout).
-pub fn manifests(version: &str) -> Option<PathBuf> {
-    find("UPSTREAM_MANIFESTS", "manifests", version)
+/// The folder `name` of manifests, below `UPSTREAM_MANIFESTS` or `../shared/manifests` (beside the checkout).
+pub fn manifests(name: &str) -> Option<PathBuf> {
+    find("UPSTREAM_MANIFESTS", "manifests", name)
 }
 
 /// The folder of the documents: `UPSTREAM_DOCUMENTS`, or `../shared/docs`.
@@ -18,14 +18,14 @@ pub fn documents() -> Option<PathBuf> {
 
 /// Finds a folder. If it does not exist, the test is skipped, and this is reported past the harness, which hides the
 /// output of passing tests.
-fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
+fn find(variable: &str, beside: &str, name: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let folder = existing(
         variable,
         named.as_deref(),
         &repository().join("../shared").join(beside),
     )
-    .join(version);
+    .join(name);
     if folder.is_dir() {
         return Some(folder);
     }
@@ -34,7 +34,7 @@ fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
 }
 
 /// The folder that the variable names, or else the one beside the checkout. Panics if the named folder does not exist.
-/// It need not have a folder of every version: `.ci/public-manifests` creates one with a single version.
+/// It need not have every folder in it: `.ci/public-manifests` creates only `public`.
 fn existing<'a>(variable: &str, named: Option<&'a Path>, beside: &'a Path) -> &'a Path {
     if let Some(named) = named {
         assert!(

@@ -22,7 +22,7 @@ pub struct Calls {
     /// Number of writes that are answered. The next write arrives, but gets no answer; later calls do not arrive. None:
     /// all calls are answered.
     pub(super) dies_after: Option<usize>,
-    /// Number of writes so far.
+    /// Number of writes so far, without those that have a fault.
     pub(super) writes: Arc<AtomicUsize>,
     /// The answers to about every fourth write are lost.
     pub(super) is_flaky: bool,
