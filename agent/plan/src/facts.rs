@@ -41,7 +41,7 @@ pub struct Facts {
     pub restarts_left: Option<u32>,
     /// The pod's terminationGracePeriodSeconds. None: unknown.
     pub grace_period: Option<u64>,
-    /// What the certificate is derived from, if `--key-from-env` was given. None: the certificate is mounted.
+    /// What the certificate is derived from, if `--key-from-env` was given. None: it is mounted, or none is needed.
     pub key: Option<KeyInputs>,
     /// Path of the agent's own binary, as the container's processes see it.
     pub agent: String,
@@ -74,7 +74,7 @@ pub struct Facts {
     pub cpus: Vec<Vec<u32>>,
     /// CPU time that the cgroup may use, in CPUs, such as 2.5. None: it has no quota, and the spec's limit counts.
     pub cpu_quota: Option<f64>,
-    /// Number of CPUs (not cores) in the affinity mask. None: the mask has all CPUs of the machine.
+    /// Number of CPUs (not cores) in the affinity mask. None: the mask has all online CPUs, or these are unknown.
     pub cpuset: Option<u32>,
     /// The value of /proc/self/oom_score_adj. The kubelet sets -997 in a Guaranteed pod and more than 0 in the
     /// other QoS classes. 0 (no kubelet, or a file without this fact) counts as Guaranteed.
@@ -99,7 +99,7 @@ pub struct Facts {
     pub shell: Option<String>,
     /// Whether standard input is a terminal.
     pub terminal: bool,
-    /// Those of the paths that a plan asks about (`paths_to_check` in `agent/src/facts.rs`) that exist.
+    /// The paths that a plan asks about (`paths_to_check` in `agent/src/facts.rs`) and that exist, and homes that may.
     pub present: BTreeSet<String>,
     /// Those of the paths that a plan asks about that the agent may write to.
     pub writable: BTreeSet<String>,

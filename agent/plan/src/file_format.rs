@@ -16,7 +16,7 @@ pub(crate) fn is_toml(text: &str) -> bool {
             .is_some_and(|(key, _)| is_key(key.trim_end()))
 }
 
-/// Whether the text is a bare, quoted or dotted key of TOML. (Lines of YAML and JSON can contain `=` too, after
+/// Whether the text looks like a bare, quoted or dotted key of TOML. (Lines of YAML and JSON can contain `=` too, after
 /// other text.)
 fn is_key(text: &str) -> bool {
     let is_closed = |quote: char| text.matches(quote).count().is_multiple_of(2);

@@ -1,6 +1,6 @@
-//! Paths in images. The agent reads facts about them, and plans use them.
+//! Paths and variables that both plans and the agent use.
 
-/// The PATH if the variable is not set, as in shells.
+/// The PATH if the variable is not set, as in Debian's sh (dash).
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Folders for temporary files.
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];

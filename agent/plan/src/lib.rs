@@ -3,7 +3,7 @@
 //! ```text
 //! (AgentSpec, Facts) ─► plan ─► Plan ─► flux-agent executes it
 //! MiniCluster or AgentSpec, assumed facts ─► dry_run: plan ─► text | JSON
-//! known_paths, owner: used by several of these
+//! known_paths, owner, file_format: used by several of these
 //! ```
 #![cfg_attr(
     test,

@@ -72,7 +72,7 @@ pub use step::{Content, Snippet, SnippetPhase, SnippetResources, SnippetShell, S
 /// Version of the JSON form.
 pub const VERSION: u32 = 2;
 
-/// Default of [`Waits::lead_gone`], in seconds.
+/// Default of [`Waits::lead_gone`], in seconds (arbitrary).
 const DEFAULT_LEAD_GONE: u64 = 30;
 
 /// What one container will do.

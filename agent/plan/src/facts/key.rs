@@ -10,7 +10,7 @@ pub struct KeyInputs {
     /// Path of the file with the seed.
     #[serde(rename = "seed")]
     pub seed_file: String,
-    /// Values that no two jobs share, such as the job's uid and the number of its attempt.
+    /// Values that no two jobs or JobSets share, such as the uid and the number of the attempt.
     #[serde(rename = "of")]
     pub job_values: Vec<String>,
 }

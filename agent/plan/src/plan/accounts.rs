@@ -48,8 +48,8 @@ pub fn notice(resolved: &Resolved) -> Option<String> {
         .then(|| format!("the users {users} are not added to Flux Accounting: the lead runs no program"))
 }
 
-/// The lead's initial program. If the image has Flux Accounting, it is wrapped in `flux-agent accounting`, which
-/// adds the users first.
+/// The lead's initial program. If users can be added to Flux Accounting, it is wrapped in `flux-agent accounting`,
+/// which adds them first.
 pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     let users = &resolved.spec.users;
     if users.is_empty() || resolved.facts.uid != 0 || !resolved.facts.flux_accounting {
@@ -67,7 +67,7 @@ pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
 /// The users that the image lacks, with the uids that they get.
 ///
 /// /home may be a volume with the homes of earlier MiniClusters, whose users had other uids. So a user gets the uid
-/// that owns the home of that name, and no user gets the uid that owns another home.
+/// that owns the home of that name, if it is free and not below [`FIRST_UID`]. Otherwise it gets one that owns no home.
 fn new_accounts(resolved: &Resolved) -> Vec<Account> {
     let facts = resolved.facts;
     if facts.uid != 0 {
@@ -81,7 +81,7 @@ fn new_accounts(resolved: &Resolved) -> Vec<Account> {
     names
         .map(|name| {
             let home = home_of(name);
-            // Whether no user and no group has this id: the user's own group gets the same id.
+            // Whether no user and no group has this id: a new group of the user gets the same id.
             let is_free = |id: &u32| {
                 !planned_uids.contains(id)
                     && account_by(&facts.passwd, |_, uid| uid == *id).is_none()
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn home_with_a_uid_that_is_taken_stays_and_is_noticed() {
+    fn home_with_an_unusable_uid_is_noticed_and_another_is_given() {
         for (owner, passwd) in [(1001, "rocky:x:1001:1001::/home/rocky:/bin/sh\n"), (1000, "")] {
             let (created, notices) = uids(&["grace"], &[("grace", owner), ("ada", 1002)], passwd);
             let want = if owner == 1001 { 1003 } else { 1001 };

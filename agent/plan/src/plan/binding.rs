@@ -62,9 +62,9 @@ fn cpu_count(cpus: u32) -> String {
 }
 
 /// Whether the container has its cpuset exclusively. The kubelet's static CPU manager gives exclusive CPUs to a
-/// Guaranteed pod. All other pods share the remaining CPUs: their cpuset is smaller than the machine too, but
-/// their oom_score_adj is above 0. A CPU limit below the number of CPUs also means that the cpuset is shared: a pod with
-/// a fraction of a CPU gets no exclusive CPUs.
+/// Guaranteed pod with a whole number of them. All other pods share the remaining CPUs, so their cpuset is smaller than
+/// the machine, too. If such a pod is not Guaranteed, its oom_score_adj is above 0. If it is, it has a fraction of a
+/// CPU: its limit is then usually below the number of shared CPUs.
 fn is_exclusive(cpus: u32, runner: &Runner, facts: &Facts) -> bool {
     let limit = facts.cpu_limit(runner);
     facts.oom_score <= 0 && limit.is_none_or(|limit| limit >= f64::from(cpus))

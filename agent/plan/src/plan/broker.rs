@@ -24,7 +24,7 @@ pub fn own_directories(resolved: &Resolved) -> Vec<Step> {
         .collect()
 }
 
-/// The directories that Flux's user writes to. It owns them, but no folder above them.
+/// The directories that Flux's user writes to. It owns those that the agent creates, but no folder above them.
 pub fn directories(resolved: &Resolved) -> Vec<Step> {
     let (paths, owner) = (&resolved.paths, resolved.identity.owner);
     let mut directories = vec![(paths.run_dir(), 0o755), (paths.state_dir(), 0o700)];
@@ -312,7 +312,7 @@ fn do_not_verify(resource: &mut toml::Table) {
 /// The table `[resource]`. If each broker discovers its own resources, the table has only flags, or is left out.
 /// Otherwise the lead's table names the file with R for all hosts.
 ///
-/// Flux checks each node against R and drains a node with fewer cores. So this check is disabled (`noverify`)
+/// Flux checks each node against this R and drains a node with fewer cores. So the check is disabled (`noverify`)
 /// - if R has the lead's number of cores for several hosts, since their nodes may differ;
 /// - if the user declares more cores than there are;
 /// - with hostNetwork: Flux compares host names, and these are the nodes' own;

@@ -19,7 +19,7 @@ use super::{Content, EnvChange, Mode, Resolved, Step, set};
 const XML_VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
 /// The variable with more folders for `flux modprobe`.
 const MODPROBE_VARIABLE: &str = "FLUX_MODPROBE_PATH_APPEND";
-/// Upper bounds, above what machines have: the spec and assumed facts may contain any number.
+/// Upper bounds, above what almost all machines have: the spec and assumed facts may contain any number.
 const MOST_CORES: u32 = 1024;
 const MOST_CPUS: u32 = 1 << 16;
 const MOST_GPUS: u32 = 64;

@@ -40,7 +40,7 @@ pub enum PlanError {
     },
 }
 
-/// A file's content could not be serialized.
+/// A file's content could not be merged or serialized.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct SerializationError(pub String);

@@ -11,7 +11,7 @@ use super::{
     python, runner, search_paths, snippets, user,
 };
 
-/// How many times in a row a follower's broker is restarted before the pod fails.
+/// How many times in a row a follower's broker is restarted before the pod fails: with the pauses, for three minutes.
 const RESTART_LIMIT: u32 = 10;
 /// Name of Flux's process that runs a job's tasks on a node.
 const JOB_SHELL: &str = "flux-shell";
@@ -68,10 +68,10 @@ fn at_end(resolved: &Resolved) -> AtEnd {
     }
 }
 
-/// Whether this pod exits when the lead's DNS name is gone. The agent checks the name only while it waits for the parent
-/// before it restarts a failed broker. With the user's own broker.toml, it does not wait, since the parent is unknown.
-/// With `Complete`, it restarts no broker unless the lead can restart. If the lead can restart, its name may be missing
-/// for a while, so the pod stays.
+/// Whether this pod exits once the lead's DNS name was missing for `lead_gone`. This limit counts only while the agent
+/// waits for the parent before it restarts a failed broker. With the user's own broker.toml, it does not wait, since
+/// the parent is unknown. With `Complete`, it restarts no broker unless the lead can restart. If the lead can restart,
+/// its name may be missing for a while, so the pod stays.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
     resolved.spec.flux.broker_config.is_none()
         && matches!(
@@ -99,9 +99,9 @@ fn launch(resolved: &Resolved, parent: Option<BrokerAddress>) -> Result<Step, Pl
             .map(Word::Literal),
     );
     let run_as = user::run_as(resolved);
-    // At a stop, the agent holds the signal back, and drains this rank and those below it. The hold needs a parent,
-    // which the agent watches. The drain needs the broker's socket. If a job shell still runs when the hold is over,
-    // the agent kills the broker.
+    // At a stop, the agent holds the signal back. The hold needs a parent, which the agent watches. If the lead stays,
+    // the agent drains this rank and those below it, for which it needs the broker's socket. If a job shell still runs
+    // when the hold is over, it kills the broker.
     let can_drain = parent.is_some() && runner::socket(resolved).is_some();
     let drain = can_drain.then_some(resolved.rank);
     let below = drain.map(|rank| {

@@ -104,7 +104,7 @@ impl FromEnvironment {
         Ok(())
     }
 
-    /// What the curve certificate is derived from. None: a certificate is mounted.
+    /// What the curve certificate is derived from. None: `--key-from-env` is not given.
     pub fn key(&self, environment: &Environment) -> Result<Option<KeyInputs>, PlanError> {
         if self.key_from_env.is_empty() {
             return Ok(None);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_or_bad_variable_is_an_error_that_names_it() {
+    fn unset_or_bad_variable_is_an_error_with_its_cause() {
         let words = ["--name-from-env=JOB", "--size-from-env=N"];
         for (pairs, why) in [
             (

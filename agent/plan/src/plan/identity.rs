@@ -9,7 +9,7 @@ use crate::known_paths::home_of;
 /// The user that Flux runs as, and how the agent changes to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// Owner of all files that Flux uses.
+    /// Its uid and gid, and the owner of the files that it may change.
     pub owner: Owner,
     /// The account that Flux changes to. None: Flux stays the container's user.
     pub run_as: Option<Account>,

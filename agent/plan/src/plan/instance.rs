@@ -21,7 +21,7 @@ pub struct Instance {
     /// The rank of this host's broker.
     pub rank: u32,
     pub is_lead: bool,
-    /// Every host in rank order, by the short name that Flux uses.
+    /// Every host in rank order, by its name in the hostlist.
     pub hosts: Vec<String>,
     /// Ranks of pods beyond the initial size, to which the cluster can grow. These pods need not exist.
     pub spare: Vec<u32>,

@@ -20,11 +20,10 @@ pub struct Launch {
     /// the program is no broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Range<usize>>,
-    /// How the executor finds the program `flux`. None: `argv` has its path.
+    /// How the executor finds the program `flux`. None: `argv` has its path, or has no `flux`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flux: Option<FluxLookup>,
-    /// The user's program as a person would type it, without the wrappers of the agent and Flux. The container ends
-    /// when it ends. Empty: there is only a broker, in which people or other programs start jobs.
+    /// The program as a person would type it, without the wrappers of the agent and Flux. Empty: only a broker runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<Word>,
     /// The user that the program runs as. None: the agent's own.
@@ -34,13 +33,14 @@ pub struct Launch {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<EnvChange>,
     pub stdout: Stdout,
-    /// The processes to which a signal to the agent is forwarded. A second stop kills the whole group in any case.
+    /// The processes that get forwarded signals. Two signals always go to the whole group: SIGTSTP and SIGCONT. A stop
+    /// that follows a forwarded one kills the group.
     pub signals: SignalTarget,
     /// The broker's socket, to follow its states. None: the agent does not follow them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
-    /// The parent broker, which must answer before this program is restarted. A stop of this pod is passed on when
-    /// the parent has ended the instance in order, or after `hold_stop`. None: it is passed on at once.
+    /// The parent broker, which must answer before this program is restarted. A stop of this pod is passed on when the
+    /// parent is gone or no job needs this pod any more, at the latest after `hold_stop`. None: at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<BrokerAddress>,
     /// The lead, if that is not the parent. The agent asks it whether the whole instance has ended, or only the parent.

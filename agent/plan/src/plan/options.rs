@@ -1,4 +1,4 @@
-//! Command-line options of the broker that are the same on every rank.
+//! Command-line options of every broker.
 
 use flux_shared::flux_duration::DEFAULT_CONNECT_TIMEOUT;
 use flux_shared::topology::DEFAULT_FANOUT;

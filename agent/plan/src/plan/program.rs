@@ -13,12 +13,12 @@ pub struct Initial {
     pub stdout: Stdout,
 }
 
-/// A command line, without and with the agent's own commands before it.
+/// A command line, without and with the agent's own commands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wrapped {
     /// The command line as one would type it.
     pub as_typed: Vec<Word>,
-    /// What is executed: the same, with the agent's own commands before it.
+    /// What is executed: the same, with the agent's own commands before or within it.
     pub argv: Vec<Word>,
 }
 
@@ -40,7 +40,7 @@ impl Wrapped {
     }
 }
 
-/// The initial program of the lead. None: the broker runs without one until it is shut down.
+/// The initial program of the lead. None: the broker gets none from the agent (`broker_alone` in `lead.rs`).
 pub fn initial(resolved: &Resolved) -> Option<Initial> {
     let runner = &resolved.spec.runner;
     if runner.is_left_to_users() {
@@ -277,7 +277,7 @@ fn size_flags(resolved: &Resolved) -> Vec<String> {
     let mut flags = Vec::new();
     let task_count = if default_tasks_are_left_out { 0 } else { spec.tasks };
     match (task_count, spec.elastic) {
-        // 0 tasks (the default is 1): only the number of nodes is given, so the job gets all of them.
+        // No number of tasks (0, or left out above): only that of nodes is given, so the job gets all of them.
         (0, false) => flags.extend(nodes(spec.size)),
         // An elastic cluster: only the quorum is sure to be up. (In the operator's elastic specs, it is set and below
         // `size`. In a spec that people write, it may be unset or larger.)

@@ -3,9 +3,9 @@
 //! write beside them.
 //!
 //! Compiled files are programs: a user who can write them decides what their readers run. So each user has a folder of
-//! its own, which no other user can read. A variable names it, and only Flux's processes get this variable. Snippets do
-//! not get it, since they may run as root. Jobs do not get it, since their own Python has its own compiled files: the
-//! job shell's defaults remove the variable, except for an instance inside this one.
+//! its own, which no other user can read. A variable names it to Flux's processes. (A custom submit command, and the
+//! script of a batch, inherit it.) Snippets do not get it, since they may run as root. Jobs do not get it, since their
+//! own Python has its own compiled files: the job shell's defaults remove it, except for an instance inside this one.
 
 use flux_shared::agent_spec::Program;
 

@@ -34,7 +34,7 @@ pub struct Resolved<'a> {
 }
 
 impl<'a> Resolved<'a> {
-    /// Fails if the hostlist, the topology or the quorum is invalid, or if the hostlist does not name this pod.
+    /// Fails if the hostlist, the topology or the quorum is invalid, or if this pod's place in the hostlist is unknown.
     pub fn new(spec: &'a AgentSpec, facts: &'a Facts) -> Result<Resolved<'a>, PlanError> {
         let hosts = Hosts::of(spec)?;
         let hostname = hostname(spec, facts)?;
@@ -198,7 +198,7 @@ impl<'a> Resolved<'a> {
         self.hosts.size() > 1 || self.facts.is_present(CURVE_FILE) || self.facts.key.is_some()
     }
 
-    /// Directory of the view's Python modules, for PYTHONPATH. The spec may name another one. None without a view.
+    /// Directory of the view's Python modules, for PYTHONPATH. The spec may name another. None without a view or Python.
     pub fn python_path(&self) -> Option<String> {
         if !self.spec.view.enabled {
             return None;

@@ -2,9 +2,9 @@
 //! LD_PRELOAD, or a module in PYTHONPATH with the name of one of Flux's modules would break the broker and the commands
 //! that the agent runs.
 //!
-//! Brokers start without these variables, and carry the user's values in variables with other names. From those,
-//! `flux-agent program` restores them for the user's program, and the job shell for tasks. An image's own Flux may need
-//! the variables, so it keeps them.
+//! Brokers start without these variables (PYTHONPATH has only Flux's folder), and carry the user's values in variables
+//! with other names. From those, `flux-agent program` restores them for the user's program, and the job shell for
+//! tasks. An image's own Flux may need the variables, so it keeps them.
 
 use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{Word, WordPart};

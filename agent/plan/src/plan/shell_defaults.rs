@@ -1,9 +1,9 @@
 //! Defaults of the job shell on this pod: whether it binds tasks to cores ([`super::Binding`]), and which
 //! variables it changes or removes for tasks.
 //!
-//! Each pod has a file with these defaults. The job shell finds it by `FLUX_SHELL_RC_PATH`. A job's own options
-//! (`-o cpu-affinity=…`) override the file. So does a file of the user or of the view, since the agent's folder
-//! comes last in the variable.
+//! Each pod has a file with these defaults. The job shell finds it by `FLUX_SHELL_RC_PATH`. A job's own option
+//! (`-o cpu-affinity=…`) overrides the default binding. So does a file of the user or of the view, since the agent's
+//! folder comes last in the variable.
 
 use flux_shared::names;
 

@@ -1,4 +1,4 @@
-//! The steps of a sidecar: run the user's command once the broker answers on its socket.
+//! The steps of a sidecar: run the user's command, usually once the broker answers on its socket.
 
 use flux_shared::agent_spec::Sidecar;
 use flux_shared::command_words::Word;
@@ -46,7 +46,7 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<S
     Ok(steps)
 }
 
-/// How long the command may take to end by itself once Flux has ended, in seconds.
+/// How long the command may take to end by itself once Flux has ended, in seconds (arbitrary).
 const LONGEST_LINGER: f64 = 10.0;
 
 /// The step that holds back a stop after the end of Flux, so that the command can end by itself. None for a server,

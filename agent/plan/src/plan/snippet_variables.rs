@@ -16,8 +16,8 @@ pub const DIRECTORY_VARIABLE: &str = "workdir";
 /// Name of the variable with the broker's options, which snippets may change.
 pub const BROKER_OPTIONS: &str = "brokerOptions";
 
-/// Names and values of all variables. `launch`: the launch of the broker. `command`: the command of a sidecar; None for
-/// the runner.
+/// Names and values of all variables. `launch`: that of the broker or of a sidecar's script. `command`: the command of
+/// a sidecar; None for the runner.
 pub fn all(
     resolved: &Resolved,
     launch: Option<&Launch>,

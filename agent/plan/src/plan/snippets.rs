@@ -79,7 +79,7 @@ fn is_bash(resolved: &Resolved) -> bool {
         .is_some_and(|shell| shell.ends_with("/bash"))
 }
 
-/// The steps, with the start of the shell before the first snippet. The shell ends after all other steps, so that its
+/// The steps, with the start of the shell before the first snippet. The shell ends after all these steps, so that its
 /// EXIT trap runs after the program, and cannot delay the archive. If a sidecar has a command, its shell ends before
 /// [`Step::Stay`].
 /// `command`: the command of a sidecar; None for the runner.

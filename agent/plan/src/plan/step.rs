@@ -41,8 +41,8 @@ pub enum Step {
     Link { path: String, target: String },
     /// Change variables of the environment for every later step.
     Environment { changes: Vec<EnvChange> },
-    /// The shell that runs all snippets of the container. The first snippet starts it. A snippet after a program
-    /// starts it again if the program has ended it.
+    /// The shell that runs all snippets of the container. The first snippet starts it. A later one starts it again if
+    /// it has ended, or no longer reads the agent's commands.
     Shell(SnippetShell),
     /// Run the user's shell source. The shell's state carries over to later snippets, and its environment to every
     /// later step.
@@ -54,7 +54,7 @@ pub enum Step {
     Replan,
     /// Before the lead's broker: if a snippet has written R, check it and make Flux use it.
     SnippetResources(SnippetResources),
-    /// Wait until the parent broker's port answers, or its name has an address.
+    /// Wait until the parent broker's port answers or, with `only_looked_up`, its name has an address.
     WaitParent(BrokerAddress),
     /// Wait until a Unix socket exists and answers.
     WaitSocket { path: String },
@@ -76,7 +76,7 @@ pub enum Step {
     Launch(Box<Launch>),
     /// Before the broker: remove the files of earlier dumps that were interrupted, and create the empty file `dump`,
     /// to which Flux may write. `leftovers`: the path of any dump, with a `*` for what differs between starts. If there
-    /// is a file `archive`, the next `Launch` has one more option, `-Scontent.restore=ARCHIVE`.
+    /// is an archive, the next `Launch` has one more option, `-Scontent.restore=ARCHIVE`.
     PrepareArchive {
         archive: String,
         dump: String,
@@ -90,7 +90,7 @@ pub enum Step {
     /// itself. The hold lasts until `seconds` after the runner's container has written the file `note`
     /// ([`Step::NoteEnd`]).
     Linger { note: String, seconds: f64 },
-    /// Write the file `note`, by which sidecars know that this container has ended by itself. After a stop, it is not
+    /// Write the file `note`, by which sidecars know that Flux has ended by itself. After a stop, it is not
     /// written.
     NoteEnd { note: String },
     /// Wait for a stop although the work is done: Kubernetes would restart a sidecar that exits.

@@ -298,7 +298,7 @@ fn wrap_precedes_the_broker_without_a_program() {
 }
 
 #[test]
-fn quorum_option_is_set_unless_it_is_the_whole_instance() {
+fn quorum_option_is_set_by_the_spec_or_for_later_hosts() {
     let quorum = |text: &str| {
         let argv = argv(&plan_of(&spec(text), &facts(0)));
         argv.split(' ')

@@ -133,7 +133,7 @@ pub(super) fn home_volume(facts: &Facts) -> Option<&'static str> {
         .find(|home| facts.is_writable(home) || (facts.uid == 0 && facts.is_present(home)))
 }
 
-/// Sets SHELL to the image's shell if the shell that Flux would use does not exist. Flux runs its own scripts by
+/// Sets SHELL to the image's shell if the shell that Flux would use is not known to exist. Flux runs its own scripts by
 /// `$SHELL` or, if it is unset, by /bin/bash.
 fn shell(resolved: &Resolved) -> Option<EnvChange> {
     let facts = resolved.facts;

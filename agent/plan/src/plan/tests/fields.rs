@@ -171,7 +171,7 @@ fn specs() -> Vec<AgentSpec> {
         (spec.elastic, spec.network.hostlist) = (false, None);
         spec.runner.program = Program::BatchRaw { text: "run\n".into() };
     });
-    // The limit counts only if the spec declares no cores.
+    // For R, the limit counts only if the spec declares no cores.
     more(&|spec| (spec.runner.cores, spec.runner.cpu_limit) = (None, Some(2.0)));
     more(&|spec| spec.flux.broker_config = Some("[a]\nb = 1\n".into()));
     more(&|spec| {

@@ -9,7 +9,7 @@ use test_support::mutate::{self, Dice};
 use super::*;
 use crate::known_paths::{MUNGE, MUNGE_KEY};
 
-/// How long the test tries mutated manifests.
+/// How long the test tries mutated manifests (arbitrary: `FUZZ_SECONDS` overrides it).
 const SECONDS: u64 = 4;
 
 /// A random host.
@@ -75,7 +75,7 @@ fn host(dice: &mut Dice) -> Facts {
 }
 
 #[test]
-fn accepted_manifest_has_a_plan_on_any_host() {
+fn accepted_manifest_is_planned_and_no_host_causes_a_panic() {
     let examples = mutate::miniclusters();
     let mut planned = 0;
     mutate::for_a_while(SECONDS, |dice| {

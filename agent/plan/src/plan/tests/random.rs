@@ -1,4 +1,4 @@
-//! Random specs.
+//! Random specs and facts.
 
 use super::*;
 
