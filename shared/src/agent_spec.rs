@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_and_versions_are_refused() {
+    fn unknown_fields_versions_and_bad_values_are_refused() {
         assert!(
             matches!(AgentSpec::from_toml("name=\"a\"\nsizes=2"), Err(SpecError::Syntax(e)) if e.contains("sizes"))
         );

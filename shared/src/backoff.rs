@@ -1,4 +1,4 @@
-//! The delay between retries, by one rule for all of them: exponential backoff.
+//! The delay between retries: exponential backoff.
 //!
 //! No crate is used: the rule is one line, and crates for retries come with a loop of their own, which signals and
 //! watches cannot interrupt.

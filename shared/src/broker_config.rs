@@ -51,9 +51,9 @@ impl std::fmt::Display for PartProblem {
     }
 }
 
-/// Merges all parts; the error has every problem. `hosts`: all hosts of the instance, which the hosts in
-/// `resource.config` must equal. None: these are not checked. This is so if the lead is in another cluster, since
-/// only the lead's R counts.
+/// Merges all parts; the error has the problems of all parts, but only the first one with hosts. `hosts`: all hosts of
+/// the instance, which the hosts in `resource.config` must equal. None: these are not checked. This is so if the lead
+/// is in another cluster, since only the lead's R counts.
 pub fn merged(
     parts: &BTreeMap<String, String>,
     mut hosts: Option<&[String]>,
@@ -94,7 +94,7 @@ pub fn merged(
     if wrong.is_empty() { Ok(all) } else { Err(wrong) }
 }
 
-/// Merges `over` into `base`. The error is the key that is a table in only one of them.
+/// Merges `over` into `base`. The error names a key that is a table in only one of them.
 pub fn merge(base: &mut Table, over: Table) -> Result<(), String> {
     merge_at("", base, over)
 }
@@ -129,7 +129,7 @@ fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
 
 /// What is wrong with the hosts in a part's `resource.config`: Flux starts only if they are exactly the instance's.
 /// Each part is checked by itself, since its list replaces those of earlier parts.
-/// `written` counts the hosts in all parts so far, repetitions included.
+/// `written` counts the hosts of all lists so far; a host counts once for each list.
 fn wrong_hosts(table: &Table, hosts: &[String], written: &mut usize) -> Option<String> {
     let config = find(table, &["resource", "config"])?;
     let field = "`resource.config`";

@@ -1,7 +1,7 @@
 //! The values of fields that accept only certain words, for the CRD and the validation.
 
-/// `spec.pod.dnsPolicy`. Not `None`: Kubernetes rejects such a pod unless it names DNS servers, and a
-/// MiniCluster cannot name any.
+/// `spec.pod.dnsPolicy`. Not `None`: Kubernetes rejects such a pod unless it names DNS servers, and `spec.pod`
+/// cannot name any.
 pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
 /// `spec.flux.scheduler.queuePolicy`: the policies that Fluxion knows.

@@ -58,7 +58,7 @@ impl Word {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Words {
     pub words: Vec<Word>,
-    /// Unquoted operators and substitutions that reach the program as text, in order, once each.
+    /// Unquoted operators, expansions and comment signs that reach the program as text, in order, once each.
     pub shell_syntax: Vec<String>,
     /// For each line after the first, the index in `words` of its first word. `validate` warns of such lines, since all
     /// lines are one command. Lines that continue the line before are left out: after a backslash, or beginning with an
