@@ -45,7 +45,7 @@ pub struct Executor<'a> {
     pub(super) planned_shell: Option<SnippetShell>,
     /// The shell of the snippets, while it runs.
     pub(super) shell: Option<Shell>,
-    /// The record of this start, once it exists.
+    /// The record that this start writes, once it exists.
     pub(super) record: Option<Record>,
     pub(super) role: Role,
     /// Whether FLUXTIME lines are logged.
@@ -76,7 +76,7 @@ pub enum Flow {
     Next,
     /// The program has ended with this code. The later steps clean up.
     ProgramEnded(u8),
-    /// The container ends at once with this code.
+    /// The container ends at once, with this code unless the program has failed.
     Exit(u8),
 }
 
@@ -125,8 +125,7 @@ impl<'a> Executor<'a> {
         of_stop_before_program(stop.signal, self.role == Role::Follower)
     }
 
-    /// A probe of the parent broker, or of the lead if that is not the parent. With `logging.zeromq` it only looks up
-    /// the name: Flux would log the agent's connection as a failed handshake.
+    /// A probe of the parent broker, or of the lead if that is not the parent.
     pub(super) fn parent_probe(&self, parent: &plan::BrokerAddress) -> wait::ParentProbe {
         wait::ParentProbe::of(parent, &self.options.root)
     }

@@ -1,4 +1,5 @@
-//! Runs a follower's broker, and restarts it until the instance has ended or the lead is known to be gone.
+//! Runs a follower's broker, and restarts it until the instance has ended, the lead is known to be gone, the pod is
+//! stopped, or no restart is left.
 //!
 //! ```text
 //! broker ends ─ judge ─┬─► exit code 0 ─┬─ the lead does not go on ─► the instance has ended
@@ -28,10 +29,10 @@ use crate::wait::{self, Backoff, Missing, ParentProbe, Reporter};
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How long a follower waits until a parent or lead that may be shutting down has closed its port. After
-/// this, an open port is that of a broker that stays up, or of the next attempt.
+/// this, an open port counts as that of a broker that stays up, or of the next attempt.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A follower that got a stop waits for the lead's end until this time before it would be killed. If the lead still
-/// answers then, the lead goes on.
+/// A follower that got a stop waits for the lead's end at most until this time before it would be killed. A lead that
+/// is not known to be gone then counts as one that goes on.
 const DECIDE_BEFORE_KILL: Duration = Duration::from_secs(1);
 /// Interval between checks whether a broker is down.
 const CHECK_DOWN_EVERY: Duration = Duration::from_millis(200);
@@ -43,7 +44,7 @@ const GOOD_RUN: Duration = Duration::from_secs(60);
 /// What follows the end of a follower's broker.
 #[derive(Debug, PartialEq, Eq)]
 enum AfterBroker {
-    /// The container ends with this code.
+    /// The container ends with this code, unless it stays for the lead's next attempt.
     Done(u8),
     /// The broker is restarted, for this reason.
     Restart(String),
@@ -217,7 +218,7 @@ impl Executor<'_> {
             .map_err(wait_failed)
     }
 
-    /// Kills what a killed broker has left running. `earlier`: the processes that ran before the broker, which stay.
+    /// Kills what the broker has left running. `earlier`: the processes that ran before the broker, which stay.
     pub(super) async fn kill_orphans(&mut self, earlier: &EarlierProcesses) -> Result<(), Failure> {
         let count = orphans::kill(self.supervisor, earlier)
             .await
@@ -231,7 +232,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Waits until the parent answers again, after a broker's failure. Returns the container's exit code if a
+    /// Waits until the parent answers again, before the broker is restarted. Returns the container's exit code if a
     /// stop comes, or if the lead has ended.
     ///
     /// DNS has no name for a lead that has ended for good, since a headless Service drops an ended pod. The
@@ -268,9 +269,9 @@ impl Executor<'_> {
         }
     }
 
-    /// After the end of an instance whose lead may start again: waits until the parent answers again, or for a
-    /// stop. After a stop the Job has to replace this pod, since the lead's next attempt needs its index. (If
-    /// the lead has succeeded, the Job is over, and replaces nobody.)
+    /// After the end of an instance whose lead may start again: waits until the parent answers again (has an address
+    /// again, if it is `only_looked_up`), or for a stop. After a stop the Job has to replace this pod, since the lead's
+    /// next attempt needs its index. (If the lead has succeeded, the Job is over, and replaces nobody.)
     async fn await_next_attempt(
         &mut self,
         parent: Option<&mut ParentProbe>,
@@ -295,11 +296,11 @@ impl Executor<'_> {
 /// What the end of a follower's broker means.
 fn judge(ended: &LaunchEnd) -> AfterBroker {
     match (ended.end, &ended.lost, ended.stopped) {
-        // Its parent has dismissed it.
+        // Its parent has dismissed it, or somebody else has stopped it: `after_broker` asks the lead.
         (ChildEnd::Exited(0), None, _) if !ended.was_passed_on => AfterBroker::Done(0),
         // The parent was lost and this pod got a stop, as when all pods are stopped.
         (_, Some(_), Some(_)) => AfterBroker::Done(0),
-        // Only this pod is removed, and the instance goes on: the pod's index has not succeeded.
+        // As far as is known, only this pod is removed, and the instance goes on: the pod's index has not succeeded.
         (_, None, Some(_)) => AfterBroker::Done(REPLACE),
         (_, Some(missing), None) => AfterBroker::Restart(format!("the parent broker was lost ({missing})")),
         (ChildEnd::Exited(code), None, None) => {
@@ -322,8 +323,8 @@ fn left_behind(ended: &LaunchEnd, is_parent_the_lead: bool) -> AfterBroker {
     }
 }
 
-/// Waits until the parent's port is closed, for `SHUTDOWN_TIMEOUT` at most. A parent that is shutting down may still
-/// answer, but rejects new children.
+/// Waits until the parent no longer answers, for about `SHUTDOWN_TIMEOUT` at most. A parent that is shutting down may
+/// still answer, but rejects new children.
 async fn until_down(parent: &mut ParentProbe) {
     let begin = Instant::now();
     while begin.elapsed() < SHUTDOWN_TIMEOUT && parent.probe_port().await.is_ok() {
@@ -578,7 +579,7 @@ mod tests {
     }
 
     /// A listener, a probe of its port, and a probe of a port where nobody listens. The addresses are this module's
-    /// own, so other tests do not open the second port.
+    /// own, so tests of other modules do not open the second port.
     fn open_and_closed_port() -> (std::net::TcpListener, ParentProbe, ParentProbe) {
         let listen = |host: &str| std::net::TcpListener::bind((host, 0)).unwrap();
         let (open, closed) = (listen("127.0.78.1"), listen("127.0.78.2"));

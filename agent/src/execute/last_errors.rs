@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// How many bytes of a snippet's standard error are kept.
+/// How many bytes of a snippet's standard error are kept: long enough for the last line, which is reported.
 const KEPT_ERRORS: usize = 2048;
 /// Capacity of a pipe, in bytes.
 const PIPE_CAPACITY: usize = 64 << 10;

@@ -19,7 +19,7 @@ use crate::supervise::orphans::EarlierProcesses;
 use crate::supervise::program::{Lookup, find};
 use crate::system::glibc::Libc;
 
-/// If the program ended at least this long before its broker, the broker's end was not the cause.
+/// If the program ended at least this long before its broker, the broker's end does not count as the cause.
 const BEFORE_BROKER: Duration = Duration::from_secs(1);
 /// How much earlier than its event a file's time may be: the kernel takes the time of its last tick.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
@@ -52,7 +52,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Whether the lead's broker ended before the program, which may go on. It must not run beside the snippet `post`
+    /// Whether the lead's broker may have ended before the program. The program must not run beside the snippet `post`
     /// or the next start, nor succeed after it has counted as failed.
     fn may_have_left_program(&self, launch: &Launch, ended: &LaunchEnd) -> bool {
         if launch.part != InstancePart::Lead {

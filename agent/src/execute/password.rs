@@ -12,7 +12,7 @@ use crate::files::Files;
 use crate::report::failure::{Failure, plain};
 
 const SHADOW: &str = "/etc/shadow";
-/// Length of a salt, in bytes. In the hash it has 16 letters.
+/// Length of a salt, in bytes. In the hash it has 16 letters, the most that crypt(3) takes.
 const SALT_LENGTH: usize = 12;
 
 /// Gives `user` the password in the file `source`, unless it is theirs already.

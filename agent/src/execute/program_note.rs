@@ -1,11 +1,12 @@
-//! The note on how the lead's program began and ended. `flux-agent program` writes it, the entrypoint reads it.
+//! The note on how the lead's program began and ended. `flux-agent program` writes it, and `flux-agent stop` its line
+//! `shut down`. The entrypoint, `stop` and `status` read it.
 //!
 //! ```text
 //! started
 //! ended CODE
 //! node-failure     (only if Flux ended the job because a node was lost)
 //! aborted          (only if Flux told the program to end: after a stop or `flux shutdown`)
-//! shut down        (only if somebody shut the instance down after the program had failed: `flux-agent stop`)
+//! shut down        (only if somebody shut the instance down after the program had failed)
 //! ```
 
 use std::fs::File;
@@ -64,7 +65,7 @@ fn append(path: &Path, text: &str) -> io::Result<File> {
 pub struct ProgramNote {
     /// The program's exit code; none: the program has not ended.
     pub code: Option<u8>,
-    /// Whether Flux ended the job because a node was lost, and nobody has shut the instance down since.
+    /// Whether Flux ended the job because a node was lost, and there was no stop and no shutdown of the instance.
     pub node_failure: bool,
     /// Whether Flux told the program to end.
     pub is_aborted: bool,

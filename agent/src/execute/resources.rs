@@ -110,8 +110,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks whether Flux can use an R for the instance with these hosts (a hostlist). Returns a description of
-/// the R for the log, or why Flux cannot use it.
+/// Checks the form of an R, and whether it is for these hosts (a hostlist). Returns a description of the R for
+/// the log, or why Flux cannot use it.
 fn describe(bytes: &[u8], hosts: &str) -> Result<String, String> {
     if bytes.trim_ascii().is_empty() {
         return Err("it is empty".into());

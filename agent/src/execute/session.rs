@@ -22,18 +22,18 @@ pub struct Session {
     pub umask: u32,
     /// Limits that a snippet has changed, by name.
     pub limits: BTreeMap<&'static str, Limit>,
-    /// Variables for Flux only. A snippet sets them by words `NAME=VALUE` after `-E` in `$asFlux`.
+    /// Variables for launched programs only. A snippet sets them by words `NAME=VALUE` after `-E` in `$asFlux`.
     pub as_flux: Environment,
     /// `$brokerOptions`, as the last snippet left it.
     pub broker_options: Option<String>,
-    /// HOME, USER and LOGNAME before any snippet ran.
+    /// HOME, USER and LOGNAME before any step.
     initial_user: BTreeMap<&'static str, Option<OsString>>,
 }
 
 /// Variables that describe a user.
 const USER_VARIABLES: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 
-/// The limits that shells can change, by their names in a shell's report of its state (`shell_state`).
+/// The limits that carry over, by their names in a shell's report of its state (`shell_state`).
 const LIMITS: [(&str, Resource); 13] = [
     ("as", Resource::RLIMIT_AS),
     ("core", Resource::RLIMIT_CORE),
@@ -79,14 +79,14 @@ impl Session {
         }
     }
 
-    /// The state for a program of Flux, which runs as `user`, or as the agent's own user.
+    /// The state for a launched program, which runs as `user`, or as the agent's own user.
     pub fn of_flux(&self, user: Option<&RunAs>) -> Session {
         let mut session = self.clone();
         if let Some(RunAs { name: user, home, .. }) = user {
             for (name, value) in USER_VARIABLES.into_iter().zip([home, user, user]) {
                 let current = self.environment.get(OsStr::new(name));
                 let initial = self.initial_user.get(name).and_then(Option::as_ref);
-                // If a snippet has changed the variable, the snippet's value is kept.
+                // If a snippet or the plan has changed the variable, the changed value is kept.
                 if current == initial {
                     session.environment.insert(name.into(), value.into());
                 }
@@ -165,7 +165,7 @@ impl Session {
         }
     }
 
-    /// Undoes an append, even if a snippet has added other parts after it. Plans do this after `init` with the view's
+    /// Undoes an append, even if a snippet has added other parts after it. Plans do this after `init` with Flux's
     /// folders, and append them again later, so that they come after what `init` has added.
     fn withdraw(&mut self, name: &str, separator: char, part: &str) {
         let Some(value) = self.environment.get_mut(OsStr::new(name)) else {
@@ -236,7 +236,7 @@ pub fn current_umask() -> u32 {
     old.bits()
 }
 
-/// All limits of this process that shells can change.
+/// The limits of this process that carry over.
 pub fn current_limits() -> impl Iterator<Item = Limit> {
     LIMITS.into_iter().filter_map(|(name, resource)| {
         let (soft, hard) = getrlimit(resource).ok()?;

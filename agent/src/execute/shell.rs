@@ -1,4 +1,4 @@
-//! Runs all snippets of the user in one shell of the image, from the first snippet to the last.
+//! Runs all snippets of the user in one shell of the image, which is replaced only if it has ended.
 //!
 //! ```text
 //! agent ── a byte ──► ask (pipe) ──► shell: sources the changes since the last snippet, then the snippet
@@ -8,7 +8,7 @@
 //! Snippets and changes are in memory files (memfd), so that this works with a read-only image, and nothing
 //! stays on a disk. The shell opens the pipes and files by their paths below /proc/PID/fd of the agent,
 //! whenever it needs them. So programs that a snippet starts do not inherit them, and a snippet cannot close
-//! or redirect them.
+//! or redirect them. (If the shell cannot open them there: `Access::Inherited`.)
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -60,13 +60,13 @@ esac
 ///
 /// The script must work whatever the user has defined:
 ///
-/// - It calls builtins by `command`, since the user may have defined functions with their names.
+/// - It calls `read`, `kill` and `printf` by `command`, since the user may have defined functions with their names.
 /// - It calls `read` again if TMOUT or a trap has ended it: then the status has three digits. But 126 and 127 mean
 ///   that the shell could not run it.
 /// - If `read` finds no byte (status 1), the shell kills itself: the agent has dropped this shell, or has ended.
 /// - Its conditions are keywords only: `! case x in x) ;; esac` always fails, but the user may have redefined
 ///   `false`.
-/// - If the user has replaced or disabled even `command` or `.`, the word of this round stays empty. Then the driver
+/// - If the user has replaced or disabled even `command` or `.`, the shell gets no further word. Then the driver
 ///   reports `unheard`, runs nothing more, and ends.
 const STEP: &str = r#"
 flux_agent_round=$((flux_agent_round + 1)) flux_agent_word=''

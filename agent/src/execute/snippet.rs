@@ -74,8 +74,7 @@ impl Executor<'_> {
                 };
                 Ok(self.end_entrypoint(snippet, ended))
             }
-            // The shell ends by itself, since nothing more is written to it. Its code does not matter: `end_before`
-            // turns the 0 into 1.
+            // The shell ends by itself. Its code does not matter: `end_before` turns the 0 into 1.
             SnippetRun::Unheard => Ok(self.end_before(snippet, ChildEnd::Exited(0))),
             SnippetRun::ShellEnded(code) if is_program => Ok(Flow::ProgramEnded(code)),
             SnippetRun::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
@@ -125,7 +124,7 @@ impl Executor<'_> {
     }
 
     /// The shell of the snippets. It is started if there is none, or if it has ended while no snippet ran (by
-    /// `TMOUT`, `killall bash` or the OOM killer). `name`: the next snippet.
+    /// `killall bash` or the OOM killer). `name`: the next snippet.
     async fn running_shell(&mut self, name: &'static str) -> Result<Started, Failure> {
         if let Some(mut shell) = self.shell.take() {
             let Some(end) = shell.ended(self.supervisor) else {

@@ -60,7 +60,7 @@ pub struct LaterFailure {
     pub message: String,
 }
 
-/// The record's file, and the number of this start.
+/// The record's file, and the number of the start that it records.
 #[derive(Debug)]
 pub struct Record {
     path: PathBuf,

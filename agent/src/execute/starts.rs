@@ -76,7 +76,7 @@ impl Executor<'_> {
                     self.record = Some(Record::new(path, starts));
                     self.record_end(code);
                 }
-                // When the program ended is not known here, so the present counts.
+                // An end in an earlier start has no `Instant` here, so the present counts.
                 self.ending.program = Some((code, Instant::now()));
                 self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
                 // After a shutdown of the instance, the status does not mention the container's restart.

@@ -1,4 +1,4 @@
-//! The executor follows the plan. Each plan here contradicts what names, words or other steps suggest.
+//! The executor follows the plan. Most plans here contradict what names, words or other steps suggest.
 
 use std::fs;
 use std::io::Read;
@@ -445,8 +445,8 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
     );
 }
 
-/// Pods are deleted as soon as the lead has succeeded. If the lead may start again, the pod may also be the only one
-/// that is deleted. Then the next attempt needs another pod of its index.
+/// Pods are deleted as soon as the lead has succeeded. But the pod may also be the only one that is deleted. Then the
+/// instance, or the lead's next attempt, needs another pod of its index.
 #[test]
 fn stopped_follower_is_replaced_if_lead_may_need_it() {
     alone("stopped_follower_is_replaced_if_lead_may_need_it", |folder| {
@@ -670,8 +670,8 @@ fn stop_does_not_complete_an_instance_that_stays_up() {
 
 /// The stop is held back, and the lead dismisses the broker before the agent asks whether the lead stays.
 #[test]
-fn follower_stopped_before_its_lead_ends_is_replaced() {
-    alone("follower_stopped_before_its_lead_ends_is_replaced", |folder| {
+fn early_stop_replaces_follower_if_lead_can_restart() {
+    alone("early_stop_replaces_follower_if_lead_can_restart", |folder| {
         let at = |name: &str| folder.join(name);
         for (lead_can_restart, code) in [(true, REPLACE), (false, 0)] {
             let lead = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -214,8 +214,8 @@ fn process_left_by_a_snippet_outlives_a_failed_broker() {
             let at = folder.display();
             let snippet_source =
                 format!("cd {at}; sleep 100 >/dev/null 2>&1 & echo $! >left; echo $$ >shell");
-            // The snippets' shell ends meanwhile, as by TMOUT or the OOM killer. The agent then becomes the
-            // parent of its children.
+            // The snippets' shell ends meanwhile, as by the OOM killer. The agent then becomes the parent of its
+            // children.
             let broker = format!(
                 "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat left) && touch was-there; exit 0; fi\n\
                  touch first\nkill -9 $(cat shell)\nexit 1\n"
