@@ -1,4 +1,4 @@
-//! Reads the facts of the host, before anything is decided. Nothing here decides.
+//! Reads the facts of the host, by which the planner decides. Nothing here decides.
 //!
 //! ```text
 //! host (hosts, resolv.conf, passwd, /sys, /proc, the view tree) ─► facts::read ─► Facts ─► plan
@@ -30,8 +30,8 @@ use crate::system::identity::Credentials;
 
 pub use process::Process;
 
-/// The shells that snippets may run in, best first.
-pub const SHELLS: [&str; 4] = ["/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh"];
+/// The usual paths of shells, best first.
+const SHELLS: [&str; 4] = ["/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh"];
 
 /// The facts of this host, for `spec` and a process of this container; files are looked for below `root`.
 pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, FactsError> {
@@ -122,7 +122,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
 }
 
 /// The `flux` by which the broker was started, if a snippet may have put it on the PATH (`find_flux` in
-/// `agent/src/execute/attempt.rs`). None: not yet, or the image has its Flux elsewhere.
+/// `agent/src/execute/attempt.rs`). None: not yet, or the plan has named its path.
 fn flux_of_snippet(host: &host::HostFiles, spec: &AgentSpec) -> Option<String> {
     if spec.view.enabled {
         return None;
@@ -187,9 +187,9 @@ const EARLIER_POD_COUNTS: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DIS
 /// Variables that the operator sets for the agent alone.
 pub const POD_VARIABLES: [&str; 3] = [EARLIER_POD_COUNTS[0], EARLIER_POD_COUNTS[1], names::POD_ADDRESS.0];
 
-/// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else
-/// one in the usual places. If one of the usual paths leads to the same file, that path is returned: plans compare it
-/// with `/bin/bash`, which Flux runs if SHELL is unset.
+/// The shell that the container's snippets run in, and its scripts without a `#!` line: bash on the PATH, else sh on
+/// it, else one in the usual places. If one of the usual paths leads to the same file, that path is returned: plans
+/// compare it with `/bin/bash`, which Flux runs if SHELL is unset.
 fn shell(host: &host::HostFiles, path: &str) -> Option<String> {
     let on_path = ["bash", "sh"].into_iter().find_map(|name| host.which(name, path));
     let in_usual_place = || {

@@ -1,4 +1,4 @@
-//! Creates directories, files and links below the root, each atomically: no reader sees half a file. A second run
+//! Creates directories, files and links below the root: no reader sees half a file. A second run of an `ensure_…`
 //! changes nothing.
 //!
 //! There is no fsync here: after a crash of the node, the next run fills the pod's volumes again and rewrites each file

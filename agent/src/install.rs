@@ -5,9 +5,9 @@
 //! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared ─► renamed to DIR/flux-agent
 //! ```
 //!
-//! No other container may write to that volume. Below the mount path of the volume that the pod's containers share
-//! there is a link to the binary (`link`). If the copy is killed at any moment, DIR/flux-agent is the old binary, the
-//! whole new one, or missing, and never a part of one.
+//! In the operator's pods, no other container may write to that volume. Below the mount path of the volume that the
+//! pod's containers share there is a link to the binary (`link`). If the copy is killed at any moment, DIR/flux-agent
+//! is the old binary, the whole new one, or missing, and never a part of one.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};

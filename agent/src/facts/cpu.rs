@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_quota_is_the_smallest_of_both_cgroup_versions() {
+    fn smallest_cpu_quota_is_read_in_either_cgroup_version() {
         let read = |files: &[(&str, &str)]| {
             let root = tempfile::tempdir().unwrap();
             for (path, text) in files {

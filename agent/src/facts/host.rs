@@ -75,8 +75,8 @@ impl HostFiles {
         self.real(path).is_some_and(|path| path.exists())
     }
 
-    /// Like [`HostFiles::exists`], but true if this process may not search a folder above the path. (On NFS, root may
-    /// be denied what the file's owner is not.)
+    /// Like [`HostFiles::exists`], but true if it is not known, as in a folder that this process may not search. (On
+    /// NFS, root may be denied what the file's owner is not.)
     pub fn may_exist(&self, path: &str) -> bool {
         self.real(path)
             .is_some_and(|path| path.try_exists().unwrap_or(true))

@@ -25,7 +25,7 @@ pub fn is_compiled(host: &HostFiles, installation: &str) -> bool {
         .all(|(python, source)| is_fresh(host, &python, &source).unwrap_or(true))
 }
 
-/// The Python versions that Flux has modules for, such as `python3.11`.
+/// The Pythons with a library or Flux's modules in the installation, such as `python3.11`.
 fn pythons(host: &HostFiles, installation: &str) -> Vec<String> {
     let folders = ["lib", "lib/flux"]
         .into_iter()

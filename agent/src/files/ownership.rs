@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! a descriptor ─ just created by the agent ────────────────────────────────────► fchown
-//!              └ found ─ `/` or one of the system's directories ───► refused
-//!                      ├ on a volume, and does not belong to root ─► refused
-//!                      ├ perhaps moved there by another user ──────► refused
+//!              └ found ─ `/` or one of the system's directories ───► refused, except to root
+//!                      ├ on a volume, and does not belong to root ─► refused, except to root
+//!                      ├ perhaps moved there by another user ──────► refused, except to root
 //!                      └ any other ────────────────────────────────────────────► fchown, without its contents
 //! ```
 //!
@@ -21,14 +21,13 @@ use rustix::fs::{AtFlags, Gid, Stat, Uid, chownat, fstat};
 use super::safe_path::Walked;
 use crate::system::mount_table;
 
-/// Directories of the Filesystem Hierarchy Standard with data of users and applications. They are not the system's,
-/// even if they are below one of `SYSTEM_DIRECTORIES`.
-const DATA_DIRECTORIES: [&str; 6] = ["/home", "/opt", "/srv", "/tmp", "/var/tmp", "/mnt"];
-/// The system's directories: these and everything below them.
+/// The system's directories: these and everything below them, except `USERS_DIRECTORY`.
 const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/proc", "/root",
     "/run", "/sbin", "/sys", "/usr", "/var",
 ];
+/// The only directory below these that is not the system's.
+const USERS_DIRECTORY: &str = "/var/tmp";
 
 /// The file or folder that changes its owner.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +95,7 @@ fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
     None
 }
 
-/// Whether `path` is below a mount point that is not the root, by the table of mounts.
+/// Whether `path` is in a mount that is not the root's, by the table of mounts.
 fn is_on_volume(mounts: &[u8], path: &Path) -> bool {
     let mut points = mount_table::entries(mounts).map(|entry| entry.point);
     points.any(|point| point != Path::new("/") && path.starts_with(point))
@@ -104,8 +103,8 @@ fn is_on_volume(mounts: &[u8], path: &Path) -> bool {
 
 /// Whether the path, which has no links, is `/` or one of the system's directories.
 pub fn is_of_the_system(path: &Path) -> bool {
-    let is_in = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
-    path == Path::new("/") || (is_in(&SYSTEM_DIRECTORIES) && !is_in(&DATA_DIRECTORIES))
+    let is_below_one = SYSTEM_DIRECTORIES.iter().any(|folder| path.starts_with(folder));
+    path == Path::new("/") || (is_below_one && !path.starts_with(USERS_DIRECTORY))
 }
 
 #[cfg(test)]
