@@ -1,5 +1,5 @@
-//! Connects to a broker's socket, for one request ([`Broker::ask`]) or several ([`Conversation`]). A request takes
-//! less than a millisecond, since it needs no `flux` program and no Python.
+//! Connects to a broker's socket, for one request ([`Broker::ask`]) or several ([`Conversation`]). A request is fast,
+//! since it needs no `flux` program and no Python.
 
 use std::io;
 use std::path::PathBuf;

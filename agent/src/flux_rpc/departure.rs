@@ -81,7 +81,7 @@ impl Departure {
                 Err(AskError::Answer(why)) if is_drained_already(&why) => self.is_drained = true,
                 // The lead is slow to answer: ask again at the next look.
                 Err(AskError::Slow) => {}
-                // Flux cannot drain it (an older release, no resource module): the node leaves at once.
+                // Flux cannot drain it (an older release, no resource module, no broker): the node leaves at once.
                 Err(_) => return DrainProgress::MayGo,
             }
             return DrainProgress::Waiting;

@@ -26,7 +26,7 @@ const BROKER_LEAVES_WITHIN: Duration = Duration::from_millis(1500);
 /// allows for a busy one.
 const BROKER_LEAVES_AFTER_SIGNAL_WITHIN: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// A job that ended longer ago is not the one that ended the program.
+/// A job that ended longer ago does not count as the one that ended the program.
 const JUST_ENDED: Duration = Duration::from_secs(5);
 /// The same for a job that lost a node. A script may clean up before it ends with the job's exit code. But if it
 /// works on for longer, it has ignored the loss.
@@ -90,7 +90,7 @@ pub async fn node_was_lost(broker: &Broker, stop: impl Future<Output = ()>) -> b
 /// those that ended last come first.
 async fn first_in(states: u32, broker: &Broker) -> Value {
     let query = format!(
-        r#"{{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup","t_inactive","waitstatus"],"constraint":{{"states":[{states}]}}}}"#
+        r#"{{"max_entries":1,"attrs":["exception_type","exception_note","success","ranks","t_cleanup","t_inactive","waitstatus"],"constraint":{{"states":[{states}]}}}}"#
     );
     let answer = broker.ask(ANY, "job-list.list", &query).await.unwrap_or_default();
     answer["jobs"][0].clone()
@@ -138,8 +138,8 @@ fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
     ranks.into_iter().flatten().filter(|rank| *rank > 0).collect()
 }
 
-/// Whether a job has ended within this time. `ended`: one of Flux's times of its end. `t_cleanup` is the time of the
-/// exception; tasks may still run. At `t_inactive` all have ended. Null (the list may lag behind the job's end) counts
+/// Whether a job has ended within this time. `ended`: one of Flux's times of its end. At `t_cleanup` of a job with an
+/// exception, tasks may still run. At `t_inactive` all have ended. Null (the list may lag behind the job's end) counts
 /// as just ended.
 fn has_ended_within(ended: &Value, time: Duration, now: f64) -> bool {
     ended

@@ -18,7 +18,7 @@ use crate::wait::{Backoff, LONGEST_PAUSE};
 
 /// Payload that names the group. The lead is a member as long as it stays up.
 const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
-/// Attempts to join the group.
+/// Attempts to join the group. With their pauses, they last long enough for a broker that has just started.
 const MAX_ATTEMPTS: u32 = 10;
 
 /// The lead's membership in the group.
@@ -34,8 +34,8 @@ struct Membership {
 }
 
 impl LeadPresence {
-    /// Joins the group. A broker that has just started refuses, since it knows no groups yet: then this tries again, up
-    /// to `MAX_ATTEMPTS` times.
+    /// Joins the group. A broker that has just started refuses, since it knows no groups yet: then this tries again,
+    /// with `MAX_ATTEMPTS` attempts in all.
     pub async fn join(&self, broker: &Broker) {
         let Ok(mut conversation) = Conversation::open(broker).await else {
             return;

@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// A response in the form that flux-core 0.88 sends.
+    /// A response as flux-core 0.88 sends it, but with the long form for the length of any payload.
     fn response(errno: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
         let mut header = vec![0x8e, 1, 2, flags];
         for word in [0, 5, errno, 1] {

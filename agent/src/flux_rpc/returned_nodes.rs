@@ -33,7 +33,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Checks that fail for this long are logged, since drained nodes get no jobs meanwhile.
 const LOG_FAILURES_AFTER: Duration = Duration::from_secs(10);
 
-/// Undrains nodes that come back, until the broker ends. Drop the future when the broker shuts down.
+/// Undrains nodes that come back, until the broker ends, or has refused `MAX_ATTEMPTS` times. Drop the future when the
+/// broker shuts down.
 pub async fn undrain(broker: &Broker) {
     let (mut returned, mut backoff) = (Returned::default(), Backoff::default());
     for _ in 0..MAX_ATTEMPTS {

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn link_comes_first_on_the_path_once() {
+    fn existing_link_is_used_and_its_folder_is_first_on_path() {
         let folder = tempfile::tempdir().unwrap();
         let mut environment = Environment::from([("PATH".into(), "/bin".into())]);
         let link = || FluxWrapper::put_first_on_path(&mut environment, &folder.path().join("local")).unwrap();

@@ -1,5 +1,5 @@
-//! `flux-agent program`: runs the lead's program, and records in a file how it ended, since the broker's exit code does
-//! not show this. After a stop signal it gives the program or its jobs time to end.
+//! `flux-agent program`: runs the lead's program, and records in a file how it ended, since the broker's exit code may
+//! be about its own end. After a stop signal it gives the program or its jobs time to end.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;

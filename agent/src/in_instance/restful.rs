@@ -1,12 +1,12 @@
 //! `flux-agent restful`: fetches the Flux RESTful API, installs it, and runs it. This is the lead's program if the
-//! MiniCluster has no other.
+//! MiniCluster has no other and is not interactive.
 //!
 //! ```text
 //! git clone ─► pip install (into a folder of its own) ─► database, users ─► uvicorn
 //! ```
 //!
-//! The API runs as the user that Flux runs as, inside the instance: signals, logs and exit codes work as for any
-//! program. A later run uses the finished installation of an earlier one.
+//! The API runs as the user that Flux runs as, inside the instance: signals and exit codes work as for any program. A
+//! later run uses the finished installation of an earlier one.
 
 use std::ffi::OsString;
 use std::fs;
@@ -278,7 +278,7 @@ impl RestfulServer<'_> {
             environment.insert(name.into(), value.into());
         }
         if !self.args.option_flags.is_empty() {
-            // After the options of the image: the last one wins.
+            // After the options of the container's environment: the last one wins.
             let mut flags = environment
                 .get("FLUX_OPTION_FLAGS".as_ref() as &std::ffi::OsStr)
                 .cloned()
