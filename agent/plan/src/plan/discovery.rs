@@ -94,7 +94,7 @@ pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     is_discovered(resolved).then(|| set(XML_VARIABLE, &resolved.paths.topology()))
 }
 
-/// The variable that makes the lead's broker run the task that removes an old R. Only this broker gets it.
+/// The variable that makes the lead's broker run the task that removes an old R. Followers do not get it.
 pub fn broker_variable(resolved: &Resolved) -> Option<EnvChange> {
     let folder = resolved.paths.modprobe_dir();
     (is_discovered(resolved) && removes_old_r(resolved)).then(|| EnvChange::Append {

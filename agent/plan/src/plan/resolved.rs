@@ -198,7 +198,7 @@ impl<'a> Resolved<'a> {
         self.hosts.size() > 1 || self.facts.is_present(CURVE_FILE) || self.facts.key.is_some()
     }
 
-    /// Directory of the view's Python modules, for PYTHONPATH. The spec may name another. None without a view or Python.
+    /// Folder of the view's Python modules, for PYTHONPATH. The spec may name another. None without a view or Python.
     pub fn python_path(&self) -> Option<String> {
         if !self.spec.view.enabled {
             return None;

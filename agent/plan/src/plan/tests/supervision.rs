@@ -171,7 +171,7 @@ fn follower_ends_when_lead_name_is_gone_for_good() {
     for text in [
         // The lead may restart, and has no name meanwhile.
         "restart_policy = 'OnFailure'\n",
-        // The name is looked up only before a broker is restarted, and this follower restarts none.
+        // The limit counts only before a broker is restarted, and this follower restarts none.
         "[flux]\ncomplete_workers = true\n",
         // The follower's parent is unknown.
         "[flux]\nbroker_config = ''\n",
