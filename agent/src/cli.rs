@@ -373,8 +373,8 @@ impl Cli {
     }
 }
 
-/// In the init container of the agent's image: installs the binary, and lays out the shared volume or links
-/// the view.
+/// In the init container of the agent's image: installs the binary and, if the arguments name a shared volume beside
+/// it or a view, lays out the volume or links the view.
 fn install_binary(
     binary: Option<PathBuf>,
     to: Option<PathBuf>,

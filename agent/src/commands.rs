@@ -1,11 +1,11 @@
-//! Commands for people, over `kubectl exec POD -- /mnt/flux/flux-agent …`: connect, status, usage, preflight, stop.
+//! Commands for people (`kubectl exec POD -- /mnt/flux/flux-agent …`): connect, status, usage, preflight, stop, facts.
 //!
 //! ```text
 //! spec, facts ─► plan::instance ─► look (broker's socket, network, files) ─► judge (pure) ─► lines, exit code
 //! ```
 //!
-//! The agent itself changes nothing here. `connect` and `stop` replace this process by another program (exec), which
-//! nothing supervises.
+//! The agent only reads here, but `stop` may note a shutdown in a file. `connect`, `stop` and `as-flux` (for snippets)
+//! may replace this process by another program (exec), which nothing supervises.
 
 mod completions;
 mod connect;
@@ -28,9 +28,9 @@ pub use container::{Entrypoint, OwnContainer, facts, process_one};
 use pod::Pod;
 pub use pod::PodPlace;
 
-/// `flux-agent status --ready`: exit code 0 if the broker is in its running state, else 1 and the reason. Waits for up
-/// to `seconds`. A probe that waits this way succeeds as soon as the broker is ready, and does not fail while a start
-/// is in progress.
+/// `flux-agent status --ready`: exit code 0 if the broker is in its running state and the RESTful API, if this pod
+/// serves it, answers; else 1 and the reason. Waits for up to `seconds`. A probe that waits this way succeeds as soon
+/// as the pod is ready, and does not fail early in a start.
 pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
     run_as_owner(place, async |pod| {
         Ok(
@@ -53,7 +53,7 @@ pub fn status(place: &PodPlace, json: bool) -> Result<(String, u8), Failure> {
     })
 }
 
-/// The instance's usage as JSON; exit code 1 if there is no broker to ask.
+/// The instance's usage as JSON; exit code 1 if the broker does not answer or has not joined yet.
 pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
     run_as_owner(place, async |pod| match observe::usage(pod).await {
         Ok(usage) => {
@@ -89,7 +89,7 @@ fn run_as_owner(
     Ok((text, code))
 }
 
-/// Checks for what could keep Flux from starting here, each with its remedy; exit code 1 if a check fails.
+/// Checks whether this pod has what Flux and its jobs need; exit code 1 if a check fails.
 /// `findings::collect` becomes the instance's owner itself.
 pub fn preflight(place: &PodPlace) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;

@@ -14,9 +14,9 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | stop | the first SIGTERM, SIGINT or SIGHUP; after it, no program of the user starts (a follower's `post` may: `skip_after_stop`) |
+//! | stop | the first SIGTERM, SIGINT, SIGHUP or stop signal of the image; after it, no program of the user starts (a follower's `post` may: `skip_after_stop`) |
 //! | hold | delay a stop: for a follower's broker, while the lead may still end the instance; for a sidecar's command, after Flux has ended |
-//! | staying, presence | the lead's membership in a group of the broker, which shows followers that the lead was not stopped |
+//! | staying, `LeadPresence` | the lead's membership in a group of the broker, which shows followers that the lead was not stopped |
 //! | leaving, departure | a follower leaves while the lead stays: its node is drained first |
 //! | lost | a parent broker: it no longer answers; an earlier pod of the lead (`lead_lost`): it failed or was removed |
 //! | replan | make the rest of the plan again after snippets that may have changed the facts that it depends on |
@@ -99,8 +99,7 @@ pub async fn run_plan(
     ending: &mut ContainerEnd,
 ) -> Result<u8, Failure> {
     // `publish_archive` replaces this text. A termination message without it would mean that the archive was saved.
-    // (A plan with `LeadLost` has no other step. It does not say whether there is an archive; if there is none, nobody
-    // reads the text.)
+    // (A plan with `LeadLost` does not say whether there is an archive. If there is none, nobody reads the text.)
     ending.archive_not_saved = plan.steps.iter().find_map(|step| match step {
         Step::PublishArchive { .. } => Some("the pod ended before it could be saved".into()),
         Step::LeadLost { .. } => Some("an earlier pod of the lead was lost".into()),
@@ -354,8 +353,8 @@ impl Executor<'_> {
     }
 
     /// Writes the note that Flux has ended; its modification time says when. Until some seconds after that time,
-    /// sidecars hold back a stop. Without the note, a stop ends them at once. After a stop, no note is written: the
-    /// note means that Flux has ended by itself.
+    /// sidecars (except servers) hold back a stop. Without the note, a stop ends them at once. After a stop, no note is
+    /// written: the note means that Flux has ended by itself.
     fn note_end_of_flux(&mut self, note: &str) {
         if self.supervisor.received_stop().is_some() {
             return;

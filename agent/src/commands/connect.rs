@@ -1,4 +1,4 @@
-//! `connect` and `stop`: become a program inside the instance.
+//! `connect`, `as-flux` and `stop`: become a program inside the instance.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;

@@ -26,7 +26,7 @@ use crate::wait::resolve::{NameError, Resolver};
 /// Time limit for looking up the host names of all pods, of which there may be thousands.
 const NAMES_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Collects the facts. At its end, this process runs as Flux's user, if it may become that user.
+/// Collects the facts. Root runs as Flux's user afterwards; if it cannot become that user, this fails.
 pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let session = pod.session();
     let at = |path: &str| below(&pod.root, path);

@@ -56,8 +56,8 @@ pub async fn state_and_activity(pod: &Pod) -> (Result<BrokerState, AskError>, Op
     (state, activity)
 }
 
-/// Waits up to `time` for the broker's running state. The error says why it is not reached and, after a wait,
-/// which brokers are missing.
+/// Waits up to `time` until the broker is in its running state, and the RESTful API answers if this pod serves it. The
+/// error says why not and, after a wait, which brokers are missing.
 pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
     let begin = Instant::now();
     loop {
@@ -177,7 +177,7 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
     })
 }
 
-/// Payload of `job-list.list`: the five newest jobs.
+/// Payload of `job-list.list`: the first five jobs. Flux lists pending ones first, then running, then ended ones.
 const RECENT_JOBS: &str = r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
 /// Whether the parent can be reached, and whether a connection to it persists for `LINK_CHECK_INTERVAL`.

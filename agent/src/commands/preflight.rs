@@ -1,4 +1,4 @@
-//! Judges whether a pod has what Flux needs; each check that does not pass names a remedy. Pure.
+//! Judges whether a pod has what Flux needs, and names remedies. Pure.
 
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ use Level::{Fail, Pass, Warn};
 pub struct Check {
     pub level: Level,
     pub topic: &'static str,
-    /// The finding, and the remedy.
+    /// The finding, and the remedy if there is one.
     pub text: String,
 }
 
@@ -54,7 +54,7 @@ pub struct Findings<'a> {
     /// Size of /dev/shm in bytes.
     pub shared_memory: Option<u64>,
     pub huge_pages: Vec<HugePages>,
-    /// None: the machine has only one NUMA node.
+    /// None: the machine has only one NUMA node, or its nodes are not known.
     pub numa: Option<Numa>,
     /// Parts of divided GPUs (NVIDIA MIG) in the container.
     pub mig_parts: usize,
@@ -74,7 +74,7 @@ pub struct Findings<'a> {
     pub own_name: Option<Result<Vec<IpAddr>, NameError>>,
     /// The look-up of the other hosts' names, whose pods should be there.
     pub other_names: Option<Names>,
-    /// The parent's host, and whether it can be reached; none: there is no parent.
+    /// The parent's host, and whether it can be reached; none: no parent, or only the user's own broker.toml names it.
     pub parent: Option<(&'a str, Result<(), Missing>)>,
 }
 
@@ -132,7 +132,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         }
     }
     if !has_bash(findings.facts) {
-        // Only a warning: other versions may not need it, and the version of this Flux is not known here.
+        // Only a warning: other versions may not need it.
         let text =
             "the image has no bash, and Flux 0.88 runs bash scripts when it starts: use an image with bash";
         add("bash", (Warn, text.into()));
@@ -494,7 +494,7 @@ fn user(findings: &Findings) -> (Level, String) {
     }
 }
 
-/// Whether a path is writable. Only Flux's own volume must be: Flux itself writes nowhere else.
+/// Whether a path is writable. Only Flux's own volume must be: it has the broker's run directory.
 fn place(must_be_writable: bool, path: &str, writable: bool) -> (Level, String) {
     match (writable, must_be_writable) {
         (true, _) => (Pass, path.to_owned()),

@@ -32,7 +32,7 @@ impl BrokerState {
         !matches!(self.name.as_str(), "none" | "load-builtins" | "join")
     }
 
-    /// Whether its start-up script (rc1) has run, so that nodes and jobs are known.
+    /// Whether nodes and jobs are known: its start-up script (rc1) has run, and rc3 does not run yet.
     pub fn has_resources(&self) -> bool {
         matches!(self.name.as_str(), "quorum" | "run" | "cleanup")
     }
@@ -78,9 +78,9 @@ pub struct Observations<'a> {
     pub drained: Value,
     /// `job_states` of `job-list.job-stats`: the number of jobs in each state.
     pub jobs: Value,
-    /// `jobs` of `job-list.list`: the newest jobs.
+    /// `jobs` of `job-list.list`: its first jobs, of which the pending ones come first.
     pub recent: Value,
-    /// The parent's host and the connection to it; none: there is no parent, or this broker has joined.
+    /// The parent's host and the connection to it; none: no parent is known, or this broker has joined.
     pub parent: Option<(String, Result<Link, Missing>)>,
     /// Hosts that are offline, as many as were probed. A spare host without a pod is left out.
     pub absent: Vec<Absent>,
@@ -130,7 +130,7 @@ impl<'a> Observations<'a> {
         others.filter(|rank| !online.contains(rank)).collect()
     }
 
-    /// Ranks that should be online and are not.
+    /// Ranks of other brokers that should be online and are not.
     fn missing(&self) -> Vec<u32> {
         self.offline()
             .into_iter()
@@ -261,7 +261,7 @@ impl StatusReport<'_> {
             .collect()
     }
 
-    /// The observations as fields, and the lines for people.
+    /// Most observations as fields, and the lines for people.
     pub fn json(&self) -> String {
         let Observations {
             instance,

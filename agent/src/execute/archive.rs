@@ -7,13 +7,13 @@
 //! after the broker: has it not failed, and is the dump whole?
 //!     yes ─► sync the dump ─► rename it to the archive ─► sync the folder
 //!                └─ an error that may be temporary: retry, as long as other steps are retried
-//!                   (after a stop, until shortly before the pod is killed)
+//!                   (after a stop, at most until shortly before the pod is killed)
 //!     no  ─► remove the dump, keep the archive
 //! ```
 //!
 //! Flux's user looks for the archive, and creates, renames and removes the dump; if it lacks the right, the agent does
-//! this. If the broker ended with 0, the dump is whole. If it ended with the job's exit code, the last bytes of the
-//! dump are checked (`tail`).
+//! this. If the broker ended with 0, the dump is whole. After another exit code, such as the job's, the last bytes of
+//! the dump are checked (`tail`).
 //!
 //! If the archive cannot be saved, the job does not fail. The termination message says why.
 
@@ -128,7 +128,7 @@ impl Executor<'_> {
         };
         match why {
             None => {
-                // Replaces the text that `execute` has set in case the pod ends earlier.
+                // Replaces the text that `run_plan` has set in case the pod ends earlier.
                 self.ending.archive_not_saved = None;
                 self.record_saved_archive();
                 tracing::info!(stage = "archive", "archive saved to {to}");

@@ -96,7 +96,7 @@ impl Executor<'_> {
             socket: self.files.at(path),
             owner: broker_owner,
         });
-        // By its membership in a group of the instance, the followers see whether the lead stays.
+        // By the lead's membership in a group of the instance, the followers see whether the lead stays.
         let staying = (launch.part == InstancePart::Lead).then(LeadPresence::default);
         let actions = StateActions {
             presence: staying.clone(),
@@ -150,7 +150,7 @@ impl Executor<'_> {
         Ok(Launched::Ended(ended))
     }
 
-    /// Puts the path of the `flux` on the PATH into `argv`, and makes the link to it.
+    /// Puts the path of the `flux` on the PATH, or else of the planned word, into `argv`, and makes the link to it.
     fn find_flux(
         &self,
         lookup: &FluxLookup,

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_broker_publishes_no_dump_and_keeps_the_jobs_end() {
+    fn broker_end_says_if_dump_is_trusted_and_how_job_ended() {
         let end = |end, came_up, program| BrokerEnd {
             end,
             came_up,

@@ -77,7 +77,7 @@ fn a_good_pod_passes() {
 }
 
 #[test]
-fn each_trouble_is_found_alone_and_has_its_remedy() {
+fn each_trouble_is_found_alone_with_its_text() {
     only(Fail, "user", "DAC_OVERRIDE and KILL", |f| f.lacks_kill = true);
     only(Fail, "dns", "headless Service", |f| {
         f.own_name = Some(Err(NameError::NoServer))
