@@ -14,7 +14,7 @@ use test_support::waiting::{DEADLINE, within};
 
 use crate::image::{Container, Ended, Image, V4, agent, enter, fake_flux, folder, host_program};
 
-/// A running agent, perhaps inside of wrappers. It is killed with all its processes when this is dropped.
+/// A running agent, perhaps inside of wrappers. It is killed when this is dropped, as PID 1 with all its processes.
 pub struct Running {
     child: Child,
     pub folder: tempfile::TempDir,
@@ -219,7 +219,7 @@ impl Running {
     }
 }
 
-/// A network for pods.
+/// A network for pods. (If the test is killed, the process that holds it ends after ten minutes.)
 pub struct Network {
     holder: Child,
 }
@@ -340,7 +340,7 @@ impl Solo {
         Solo { folder, words }
     }
 
-    /// Adds programs of this host to the PATH. With [`Solo::run`], it has no others.
+    /// Adds programs of this host to the PATH. With [`Solo::run`], it has no others but `flux`.
     pub fn with(self, programs: &[&str]) -> Solo {
         for name in programs {
             std::os::unix::fs::symlink(host_program(name), self.folder.path().join("bin").join(name))
@@ -428,7 +428,7 @@ pub fn run_words<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&[crate::image::AGENT, "run"], more].concat()
 }
 
-/// Turns the image into that of a new pod: removes the record of starts.
+/// Removes the record of starts, as if the next start were that of a new pod.
 pub fn forget_starts(image: &Image) {
     let _ = fs::remove_file(image.at("/mnt/flux/config/agent/starts"));
 }
@@ -447,7 +447,7 @@ pub fn text_of(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// A path in an image. Tests create or check the file while the pod runs.
+/// A path in an image's /tmp. Tests create or check the file while the pod runs.
 pub fn gate(image: &Image, name: &str) -> PathBuf {
     image.at("/tmp").join(name)
 }

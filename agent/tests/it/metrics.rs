@@ -23,8 +23,8 @@ fn metrics(pod: &Running, path: &str) -> Option<String> {
 #[test]
 fn lead_serves_metrics_when_flux_runs_as_another_user() {
     for user in ["", "[runner.user]\nname = 'flux'\nuid = 1000\n"] {
-        // One job runs on the only core, and three wait. The fake Flux has no queue: it always
-        // reports one running job.
+        // One job runs on the only core, and three wait. The fake Flux counts no jobs: it always reports one running
+        // job.
         let script = "for i in 1 2 3 4; do flux submit --quiet sleep 60; done; echo up; until [ -e /tmp/go ]; do sleep 0.1; done";
         let script = if real_flux().is_some() {
             script

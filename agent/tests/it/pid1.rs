@@ -249,7 +249,7 @@ fn ctrl_z_changes_nothing_without_a_shell_above() {
     let init = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"];
     let mut agent = Command::new(agent());
     agent.args(time(&["bash", "-c", RESUMED]));
-    // PID 1 of a container; a container that shares its pid namespace; PID 1 below a shell of another pid namespace.
+    // PID 1 of a container; a container that shares its pid namespace; PID 1 whose session leader is outside.
     for wrappers in [
         [&init, &LEADER[..]].concat(),
         [&CHILD, &LEADER[..]].concat(),

@@ -7,7 +7,7 @@ use crate::image::{Container, Image, real_flux, run};
 use crate::instance::submit;
 use crate::live::{pod_image, run_words};
 
-/// A pod whose Flux has no compiled files. From real Flux they are removed, and it is mounted read-only.
+/// A pod whose Flux has no compiled files. Of real Flux, a copy without them is mounted read-only.
 fn uncompiled(image: &Image) -> Container<'_> {
     let mut container = Container::new(image, "mc-0", &run_words(&[]));
     match real_flux() {

@@ -229,7 +229,7 @@ fn pinned_commit_is_served_though_the_branch_has_moved() {
 }
 
 #[test]
-fn restful_api_failure_is_one_line_with_a_remedy() {
+fn restful_api_failure_is_one_line_without_secrets() {
     let server = Server::new();
     let repository = repository(server.top.path());
     let assert_fails = |command: &mut Command, code: i32, text: &str| {

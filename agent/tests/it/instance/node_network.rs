@@ -9,7 +9,7 @@ use crate::live::{Network, Running, eventually, open, pod_image, run_words, term
 const NODE: &str = "node-7";
 const SPEC: &str = "[network]\nhost_network = true\n";
 
-/// The variables that the Job controller and the operator set in each pod.
+/// Two of the variables that the Job controller and the operator set in each pod.
 fn pod_variables(index: usize) -> [(&'static str, String); 2] {
     [
         ("JOB_COMPLETION_INDEX", index.to_string()),
@@ -31,7 +31,7 @@ fn start(images: &[Image], network: &Network) -> Vec<Running> {
     images.iter().enumerate().map(pod).collect()
 }
 
-/// Like `kubectl exec`, with the container's environment.
+/// Runs the agent like `kubectl exec`, with the pod's variables. Returns standard output and standard error.
 fn exec(pod: &Running, index: usize, words: &[&str]) -> String {
     let variables = pod_variables(index).map(|(name, value)| format!("{name}={value}"));
     let variables: Vec<&str> = variables.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! A sidecar after the end of Flux: it may finish its work, unless it is a server.
+//! The end of a sidecar. After the end of Flux, it may finish its work, unless it is a server.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -15,7 +15,7 @@ use test_support::upstream_manifests::manifests;
 
 use crate::image::{AGENT, Container, Ended, Image, RECORD, fake_flux, real_flux, run};
 
-/// Programs that only record their call here: they use the network, or come with these images.
+/// Programs that only record their call here: they use the network, come with these images, or take long.
 const STUBS: [&str; 19] = [
     "apt-get",
     "yum",

@@ -1,5 +1,5 @@
 //! Idioms of public manifests: their result with the Go operator, from its code, and their result here, from a
-//! run. Rows that differ are in docs/COMPATIBILITY.md.
+//! run. Rows that differ are in docs/migrating.md or docs/COMPATIBILITY.md.
 
 use std::fmt::Write as _;
 
@@ -238,7 +238,7 @@ const ROWS: &[Row] = &[
 ];
 
 #[test]
-fn idiom_of_public_manifests_ends_as_its_author_meant() {
+fn idiom_of_public_manifests_ends_as_listed() {
     let (mut wrong, mut table) = (String::new(), String::new());
     for row in ROWS {
         let pods = minicluster(
