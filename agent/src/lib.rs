@@ -35,7 +35,7 @@ pub fn main(version: &'static str) -> ExitCode {
         return in_instance::flux_wrapper::run();
     }
     // As early as possible: the kernel drops a stop signal that PID 1 neither blocks nor handles. An error is ignored
-    // here: `runtime::block_on` blocks signals again and reports it.
+    // here: `system::runtime` blocks signals again and reports it.
     let _ = system::signals::block();
     report::log::start();
     let cli = cli::Cli::of_process(version);

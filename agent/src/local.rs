@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `flux-agent run` does not know that there is no Kubernetes: it finds spec, certificate, names and Flux where a
-//! pod has them. The pods see this machine's files read-only. What a pod writes is private, except in the folder
-//! in which `flux-agent local` was started.
+//! pod has them. The pods see this machine's files read-only, except in the folder in which `flux-agent local` was
+//! started and in hostPath volumes. What a pod writes elsewhere is private (in claims: shared by the pods).
 
 mod containers;
 mod inside;
@@ -58,7 +58,7 @@ pub struct LocalArgs {
     command: Vec<OsString>,
 }
 
-/// Runs the MiniCluster, or a shell in it; returns the exit code of the lead or of the shell.
+/// Runs the MiniCluster, or a shell in it; returns the exit code of the run or of the shell.
 pub fn run(args: &LocalArgs) -> Result<u8, Failure> {
     let source = source(&args.file).map_err(source_failure)?;
     let run_folder = run_folder::RunFolder::of(&source.spec.name)?;
@@ -88,7 +88,7 @@ pub fn run(args: &LocalArgs) -> Result<u8, Failure> {
     code.and_then(|code| removed.map(|()| code))
 }
 
-/// Runs the containers with the run folder locked; returns the lead's exit code.
+/// Runs the containers with the run folder locked; returns the exit code of the run.
 fn run_in(
     run_folder: &run_folder::LockedRunFolder,
     arrangement: &mut Arrangement,
@@ -172,7 +172,7 @@ fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
         return real(prefix);
     }
     let environment: Environment = std::env::vars_os().collect();
-    // Relative folders on the PATH begin at `/`, as in a pod, whose working folder is not this one.
+    // A `flux` in the current folder does not count: pods ignore relative folders on the PATH (`HostFiles::which`).
     let Lookup::Program(program) = find(OsStr::new("flux"), &environment, Path::new("/")) else {
         return Err(view_missing("there is no `flux` on the PATH".into()));
     };

@@ -29,7 +29,7 @@ use answer::Response;
 
 /// Most connections at a time.
 const MAX_CONNECTIONS: usize = 16;
-/// Time limit of a connection.
+/// Time limit of a connection: long enough for a slow client and the broker's answer.
 const CONNECTION_DEADLINE: Duration = Duration::from_secs(8);
 /// Time limit of the broker's answer.
 const BROKER_DEADLINE: Duration = Duration::from_secs(3);

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A stop and a child's end are kept as states: code that asks for them later learns of them, whatever was waiting when
-//! they came. Every signal is blocked and read as an event: none is lost, also as PID 1, and none ends the agent by
-//! itself. A child leads a process group of its own. If there is a terminal, the child has it as long as it runs.
+//! they came. Every signal is blocked and read as an event: no stop is lost, also as PID 1, and no signal ends the agent
+//! by itself. A child leads a process group of its own. If there is a terminal, a child with `is_foreground` gets it.
 
 mod hold;
 pub mod orphans;
@@ -34,7 +34,8 @@ use hold::Hold;
 use policy::{AtStop, Order, Policy, PolicyRequest, SecondStop, Terms};
 use program::{Child, ChildProgram, StartError};
 
-/// A second stop signal within this time is the first one sent twice (to a process and to its group).
+/// A second stop signal within this time is the first one sent twice (to a process and its group): few people are as
+/// quick.
 const DUPLICATE_STOP_WITHIN: Duration = Duration::from_millis(200);
 /// After the processes that a program waited for were killed: time for the program to report how they ended.
 const REPORT_WITHIN: Duration = Duration::from_secs(1);
@@ -42,8 +43,8 @@ const REPORT_WITHIN: Duration = Duration::from_secs(1);
 /// An event for the supervisor's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A child or an adopted orphan ended or was suspended. [`Supervisor::take_end`] says whether a given child has
-    /// ended.
+    /// A child or an adopted orphan ended, was suspended or continued. [`Supervisor::take_end`] says whether a given
+    /// child has ended.
     Child,
     /// The first stop signal: [`Supervisor::stop`] has it from now on.
     Stop,
@@ -91,7 +92,7 @@ pub struct EndedChild {
     pub stopped: Option<Stop>,
     /// Whether an order to end was passed on to the child before its end. (One without a signal leaves it alone.)
     pub was_passed_on: bool,
-    /// When it first wrote output, if its output is copied.
+    /// When it first wrote to standard output, if its output is copied.
     pub first_output: Option<Instant>,
 }
 
@@ -100,7 +101,7 @@ pub struct EndedChild {
 pub struct Supervisor {
     signals: Signals,
     stop: Option<Stop>,
-    /// When another process sent the first stop signal. Later than `stop` if this process stopped itself before.
+    /// When the first stop signal came that this process did not send. Later than `stop` if it stopped itself before.
     sent_stop_at: Option<Instant>,
     /// Whether this process is the entrypoint of a container, which its runtime stops by the image's own signal.
     is_entrypoint: bool,
@@ -119,7 +120,7 @@ pub struct Supervisor {
 struct ChildState {
     end: Option<ChildEnd>,
     is_suspended: bool,
-    /// Whether this process was sent SIGTSTP, which is for the child, and no SIGCONT since then.
+    /// Whether a process sent SIGTSTP to this one, which is for the child, and no SIGCONT came since then.
     should_suspend: bool,
 }
 
@@ -177,7 +178,7 @@ impl Supervisor {
         self.hold.as_ref()?.until()
     }
 
-    /// The first stop signal, if it has come. Does not wait. Later calls give the same answer.
+    /// The first stop signal, if it has come and is not held back. Does not wait. Later calls return it again.
     pub fn received_stop(&mut self) -> Option<Stop> {
         self.read_signals();
         if self.held_until().is_some_and(|until| until <= Instant::now()) {
@@ -543,7 +544,7 @@ impl Stopping {
     }
 
     /// Sends the order's signal, or makes the policy's request in its place. Remaining processes are killed at
-    /// `kill_at`. The kubelet counts from the first signal, so a stop that was held back leaves less time.
+    /// `kill_at`, or when the order's time is over. The kubelet counts from the first signal: a hold leaves less time.
     fn pass_on(
         &mut self,
         order: Order,

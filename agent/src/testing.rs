@@ -19,8 +19,8 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     }
     let folder = tempfile::tempdir().unwrap();
     let before = SigSet::thread_get_mask().unwrap();
-    // All threads of the separate process inherit this mask. `block_on` there would be too late for the threads of the
-    // test harness.
+    // All threads of the separate process inherit this mask. `signals::block` there would be too late for the
+    // threads of the test harness.
     SigSet::all().thread_block().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command

@@ -1,5 +1,5 @@
 //! `flux-agent view`: runs in the init container of the view image, and brings Flux into the pod's volumes. It copies
-//! Flux ([`install`]), or links to an image that stays mounted ([`link_view`]).
+//! Flux ([`install`]), or links to it in an image that all containers see ([`link_view`]).
 //!
 //! The copy:
 //!
@@ -160,7 +160,7 @@ fn copy_software(
     Ok(tree::remove(&temporary)?)
 }
 
-/// Removes what a failed copy has left, to free the disk space.
+/// Removes the temporary folders of a failed copy, to free the disk space.
 fn remove_partial_copies(places: &Places) {
     let _ = tree::remove(&places.mount.join(".view.new"));
     let _ = tree::remove(&places.staging.join(".software.new"));

@@ -13,7 +13,7 @@ use flux_shared::paths::{
 use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSource};
 use serde::{Deserialize, Serialize};
 
-/// The largest number of pods in one run: each is a tree of processes.
+/// The largest number of pods in one run, an arbitrary limit: each is a tree of processes.
 const MAX_PODS: u32 = 250;
 
 /// This machine, and the user who runs the command on it.
@@ -48,15 +48,15 @@ pub struct Arrangement {
     pub containers: Vec<LocalContainer>,
     /// Seconds from a stop to a kill.
     pub grace_period: u64,
-    /// The text of the MiniCluster's own certificate. None: `run` creates one.
+    /// The text of the MiniCluster's own certificate. None: `run` creates one if the pods need it.
     pub certificate: Option<String>,
     /// The differences from a cluster, one a line.
     pub notices: Vec<String>,
 }
 
 impl Arrangement {
-    /// Whether the pods have a certificate. A single broker needs none: no other one connects to it. (The agent checks
-    /// the hostlist, and wants a certificate if the list is not valid.)
+    /// Whether the pods have a certificate. A single broker needs none: no other one connects to it. (With an
+    /// invalid hostlist, the pods make no plan, and so read none.)
     pub fn needs_certificate(&self) -> bool {
         hostlist::expand(&self.spec.hostlist()).map_or(true, |hosts| hosts.len() > 1)
     }
@@ -74,8 +74,8 @@ pub struct LocalContainer {
     /// Empty folders of its own: paths and modes.
     pub folders: BTreeMap<String, u32>,
     pub mounts: Vec<Bind>,
-    /// Its volumes: mount paths, and folders relative to the run's folder. `LockedRunFolder::prepare` moves them to
-    /// `mounts`.
+    /// Its emptyDir volumes and claims: mount paths, and folders relative to the run's folder.
+    /// `LockedRunFolder::prepare` moves them to `mounts`.
     pub volumes: BTreeMap<String, String>,
     /// Files of its own: paths and texts.
     pub files: BTreeMap<String, String>,
@@ -281,13 +281,13 @@ impl LocalContainer {
         ));
         // Without the machine's folders, which are added below: one of them may contain another.
         let own_paths: BTreeSet<PathBuf> = self.replaced().into_iter().map(Path::to_owned).collect();
-        // A home inside the current folder is writable with it.
+        // A home inside the current folder gets no mount of its own, which would be read-only.
         let home = machine
             .home
             .iter()
             .filter(|home| !Path::new(home).starts_with(&machine.here));
         let home = home.map(|home| (home, false));
-        // The home and the current folder are always mounted if they can be. The prefix is mounted only if one of the
+        // Such a home and the current folder are always mounted if they can be. The prefix is mounted only if one of the
         // pod's own paths hides it: Flux looks for its parts where it was installed.
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
             // A folder with one of the pod's own paths in it, such as /, cannot be mounted as a whole.
@@ -466,7 +466,7 @@ fn list_container_differences(
     }
     let is_runner = container.name == cluster.runner.container.name;
     let limits = container.resources.limits.keys().map(String::as_str);
-    // Flux uses no more cores than the runner's limit on CPUs allows.
+    // Flux heeds the runner's limit on CPUs, unless the cgroup of this machine sets another one.
     let limits: Vec<&str> = limits.filter(|limit| !is_runner || *limit != "cpu").collect();
     if !limits.is_empty() {
         notices.push(format!(

@@ -159,8 +159,8 @@ impl Root {
                 continue;
             }
             let to = to.join(entry.file_name());
-            // Entries that cannot be mounted (another user's mount, a file that only root reads) are left
-            // out.
+            // Entries that cannot be mounted or copied (another user's mount, a file in /etc that only root reads) are
+            // missing or empty.
             let _ = match kind {
                 Ok(kind) if kind.is_symlink() => fs::read_link(&path).and_then(|target| symlink(target, &to)),
                 // Copied, since programs replace these files: a mounted one cannot be replaced.
@@ -212,7 +212,7 @@ impl Root {
     }
 
     /// Makes every mount read-only, unless the innermost of the container's `mounts` around it is writable. A failure
-    /// is an error only if this runs as the machine's root: other users can write only to their own files anyway.
+    /// is an error only if this runs as the machine's root: a user can change here only what they may change anyway.
     fn protect(&self, container: &LocalContainer) -> Result<(), Failure> {
         let binds: Vec<(PathBuf, bool)> = container
             .mounts
@@ -236,7 +236,6 @@ impl Root {
                 continue;
             }
             if let Err(error) = mount.make_read_only()
-                && nix::unistd::geteuid().is_root()
                 && !maps_one_user()
             {
                 return Err(failed("make read-only", &mount.point, &error));
@@ -265,7 +264,7 @@ fn maps_one_user() -> bool {
     map.split_whitespace().nth(2) == Some("1")
 }
 
-/// The failure of `what` on `path`, which the MiniCluster names. `remedy`: what to do if this machine lacks the path.
+/// The failure of `what` on `path`, which the MiniCluster may name. `remedy`: what to do if the path is missing.
 fn failed_on_named_path(what: &str, path: &Path, error: &io::Error, remedy: &str) -> Failure {
     let failure = failed(what, path, error);
     match error.kind() {

@@ -85,8 +85,8 @@ fn ask(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
     send(socket.as_raw_fd(), message, MsgFlags::empty())?;
     let mut answer = [0; 1024];
     let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    let answer = netlink::next(&answer[..length])?.filter(|(answer, _)| answer.kind == netlink::ERROR);
-    match answer.and_then(|(answer, _)| answer.error()) {
+    let answer = netlink::first(&answer[..length])?.filter(|answer| answer.kind == netlink::ERROR);
+    match answer.and_then(|answer| answer.error()) {
         Some(0) => Ok(()),
         Some(error) => Err(io::Error::from_raw_os_error(error)),
         None => Err(io::Error::other("the kernel's answer is not understood")),

@@ -4,7 +4,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread::JoinHandle;
 
-/// The largest number of bytes in a line. Longer lines are split.
+/// The largest number of bytes in a line without its prefix, to bound the memory. Longer lines are split.
 const LONGEST: u64 = 64 << 10;
 
 /// Where a stream is copied to: this process's standard output or standard error.

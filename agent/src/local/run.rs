@@ -26,7 +26,7 @@ use crate::supervise::{Event, Supervisor, is_stop, until};
 use crate::system::below;
 use crate::system::raw::{self, ChildSetup};
 
-/// How long the other pods have to end by themselves once the lead has ended. Then they get a stop signal.
+/// How long the other pods have to end by themselves (an arbitrary time) once the lead has ended. Then they get a stop.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
 
 /// A started container.
@@ -38,7 +38,7 @@ struct Running<'a> {
     code: Option<u8>,
 }
 
-/// Runs all containers; returns the exit code of the lead, or of the follower that failed.
+/// Runs all containers; returns the exit code of the lead, of the follower that failed, or of a stop before the start.
 pub async fn run_containers(
     arrangement: &Arrangement,
     run_folder: &LockedRunFolder,
@@ -323,7 +323,7 @@ impl RunState<'_> {
             .iter()
             .filter(|running| running.code.is_none() && is_target(running.container))
         {
-            // An error means that the process has just ended: its end is the next event.
+            // An error means that the process has just ended: `note_ends` will see it.
             let _ = raw::send(running.pid, signal);
         }
     }

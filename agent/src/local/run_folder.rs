@@ -60,7 +60,7 @@ impl RunFolder {
         }
     }
 
-    /// Creates the folder if it is missing, locks it, and removes what an earlier run has left in it.
+    /// Creates the folder if it is missing, locks it, and removes the pods and volumes of an earlier run.
     pub fn take(self) -> Result<LockedRunFolder, Failure> {
         let failed = |error: io::Error| Failure::write("create the folder", &self.folder, &error);
         match DirBuilder::new().mode(0o700).create(&self.folder) {
@@ -252,7 +252,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The failure of `what` (such as "mount") on `path`, for which this user or the kernel lacks a right.
+/// The failure of `what` (such as "mount") on `path`, probably because the kernel does not let this user do it.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
     Failure::new(

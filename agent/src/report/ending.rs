@@ -12,7 +12,8 @@ use crate::report::failure::{Failure, capitalized};
 /// What is known of a container's end.
 #[derive(Debug, Default)]
 pub struct ContainerEnd {
-    /// The program's exit code and the time of its end, if it was started and has ended.
+    /// The program's exit code, and when it ended. Also if it ended in an earlier start (then: when this was found), or
+    /// if a shutdown ended the instance before it began.
     pub program: Option<(u8, Instant)>,
     /// When the first stop signal came.
     pub stopped: Option<Instant>,
@@ -24,7 +25,7 @@ pub struct ContainerEnd {
     pub is_shut_down: bool,
     /// The broker could not be started, or the lead's broker ended before the program began.
     pub has_no_instance: bool,
-    /// Why the archive was not saved, if that was planned.
+    /// Why the archive was not saved, if that was planned or the plan is not known.
     pub archive_not_saved: Option<String>,
     /// Sentences for people.
     notes: Vec<String>,

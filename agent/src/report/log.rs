@@ -80,7 +80,7 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Leaves out the supervisor's lines. The pod's entrypoint logs how a stop proceeds; the agent's programs that run
+/// Leaves out the supervisor's info lines. The pod's entrypoint logs how a stop proceeds; the agent's programs that run
 /// below it do not.
 pub fn leave_out_supervision() {
     WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Finds processes in `/proc`: a broker below its wrapper, a job's shell below the broker, and the processes that a
-//! killed broker leaves behind. Kills the last ones: they belong to jobs, and became the agent's children when the
-//! broker ended.
+//! broker leaves behind. Kills the last ones: they belong to jobs, or are the lead's program, and became the agent's
+//! children when the broker ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,7 +12,7 @@ use crate::system::raw;
 
 /// How long to wait for killed processes to end. A process that waits for a disk may take longer, and is left.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same at the end of a stopped pod's grace period, when the agent must end before the kubelet kills it.
+/// The same at the end of a grace period: the agent must end before the kubelet kills it (`kill_after` of the plan).
 const LATE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time between two looks at `/proc`.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -46,8 +46,8 @@ impl EarlierProcesses {
     }
 }
 
-/// Kills the processes that the broker left behind, with their descendants, and waits until they have ended. A stop
-/// does not interrupt this. Returns the number of killed processes.
+/// Kills the processes that the broker left behind, with their descendants, and waits for their end (`waits_until`). A
+/// stop does not interrupt this. Returns the number of killed processes.
 pub async fn kill(supervisor: &mut Supervisor, earlier: &EarlierProcesses) -> io::Result<usize> {
     let begin = Instant::now();
     let mut killed = BTreeSet::new();

@@ -114,7 +114,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Copies what can be read now. False: no more output can follow.
+    /// Copies what can be read now. False: there is nothing more to copy.
     fn copy(&mut self, buffer: &mut [u8]) -> bool {
         match self.source.read(buffer) {
             Ok(0) => false,
@@ -154,7 +154,7 @@ fn copy(mut streams: Vec<Stream>, child_ended: &OwnedFd) {
                 // if there is none.
                 let _ = nix::fcntl::fcntl(&stream.source, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
             }
-            // A stream stays in the list until `copy` says that no more output can follow.
+            // A stream stays in the list until `copy` says that there is nothing more to copy.
             !(has_data || has_ended) || stream.copy(&mut buffer)
         });
     }

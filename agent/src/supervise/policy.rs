@@ -85,8 +85,8 @@ pub trait Policy {
         None
     }
 
-    /// A request to kill what the program waits for, so that it ends by itself. Called each time a deadline is over,
-    /// until it returns None.
+    /// A request to kill what the program waits for, so that it ends by itself. Called each time it is time to
+    /// kill, until it returns None.
     fn kill_first(&mut self) -> Option<PolicyRequest> {
         None
     }

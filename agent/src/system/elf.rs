@@ -1,6 +1,6 @@
 //! What a program needs of its host: architecture, loader, C library. Pure.
 //!
-//! Parsed by hand, since little is needed: one field of the header, one segment, and the newest version of glibc, by a
+//! Parsed by hand, since little is needed: four fields of a header, one segment, and the newest version of glibc, by a
 //! search for names of versions. Crates for ELF (`object`, `goblin`) read the whole format.
 
 /// Machines that an image may be built for: ELF's number (`e_machine`), and Rust's name (`std::env::consts::ARCH`).
@@ -24,7 +24,7 @@ pub struct Needs {
 }
 
 /// What the program with the bytes `file` needs. None: they are no ELF file (a script), or cut off. Only 64-bit
-/// little-endian files are read: Flux is built for nothing else.
+/// little-endian files are read: the agent is built for no other nodes.
 pub fn needs(file: &[u8]) -> Option<Needs> {
     if !file.starts_with(b"\x7fELF\x02\x01") {
         return None;

@@ -1,8 +1,8 @@
 //! The rights of a program: user, group and supplementary groups. Only this module gives up the agent's own rights.
 //!
 //! The groups are those that initgroups would give, read from the image's own files, and those that the pod gives to
-//! each of its processes (fsGroup, supplementalGroups). The latter are the groups of the agent's process, except those
-//! that the image gives to the agent's user, and the one by which the operator lets only the agent read Secrets.
+//! each of its processes (fsGroup, supplementalGroups). The latter are the groups of the agent's process, except root's,
+//! those of the agent's user in the image, and the one by which the operator lets only the agent read Secrets.
 //!
 //! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a
 //! static program cannot rely on those of the image.
@@ -151,7 +151,7 @@ fn groups_of(owner: Owner, agent_uid: u32, of_this_process: &[u32], passwd: &str
             .get(owner_names.len().saturating_sub(1)..)
             .unwrap_or_default(),
     );
-    // Group 0 is root's, and by the other one the agent reads Secrets: Flux's user gets neither.
+    // Group 0 is root's, and by the other one the agent reads Secrets: Flux's user inherits neither.
     let of_the_pod = of_this_process
         .iter()
         .copied()

@@ -5,9 +5,9 @@
 use std::io;
 
 /// Bytes of a header: length, type, flags, sequence, port.
-pub const HEADER: usize = 16;
+const HEADER: usize = 16;
 /// The flag NLM_F_REQUEST.
-pub const REQUEST: u16 = 1;
+const REQUEST: u16 = 1;
 /// NLMSG_ERROR, the type of an answer with an errno.
 pub const ERROR: u16 = 2;
 
@@ -40,8 +40,8 @@ pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first message of an answer, and the bytes after it. None: there are no more messages.
-pub fn next(answer: &[u8]) -> io::Result<Option<(Message<'_>, &[u8])>> {
+/// The first message of an answer. None: there is none.
+pub fn first(answer: &[u8]) -> io::Result<Option<Message<'_>>> {
     let Some(header) = answer.first_chunk::<HEADER>() else {
         return Ok(None);
     };
@@ -49,9 +49,5 @@ pub fn next(answer: &[u8]) -> io::Result<Option<(Message<'_>, &[u8])>> {
     let kind = u16::from_ne_bytes([header[4], header[5]]);
     let broken = || io::Error::other("an answer of the kernel that is cut off");
     let body = answer.get(HEADER..length).ok_or_else(broken)?;
-    Ok(Some((
-        Message { kind, body },
-        // Each message begins at a multiple of four bytes.
-        answer.get(length.next_multiple_of(4)..).unwrap_or_default(),
-    )))
+    Ok(Some(Message { kind, body }))
 }

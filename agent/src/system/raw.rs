@@ -44,7 +44,7 @@ pub fn remember_children() -> io::Result<()> {
 }
 
 /// The next child that has ended or stopped, if there is one; never waits. It cannot take the child of `with_identity`,
-/// which blocks the only thread until that child has ended.
+/// which blocks this thread until that child has ended.
 pub fn reap() -> Option<(i32, Status)> {
     let mut raw = 0;
     // SAFETY: `raw` outlives the call, which writes one integer to it.

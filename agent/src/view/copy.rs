@@ -1,7 +1,7 @@
 //! Copies a listed tree with several threads. Written by hand: crates that copy trees copy one path after the other.
 //!
-//! Modes, symbolic links and modification times are kept (Python's compiled files depend on the times). Owners are not,
-//! since only root could set them.
+//! Symbolic links, the modes of all else below the top, and the files' modification times are kept (Python's compiled
+//! files depend on the times). Owners are not, since only root could set them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};

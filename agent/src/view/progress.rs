@@ -1,4 +1,5 @@
-//! Logs the progress of a copy every five seconds, so that a slow disk does not look like a hang.
+//! Logs the progress of a copy, so that a slow disk does not look like a hang: a line in each five seconds in which a
+//! file was copied.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
 /// Watches the nearest folder above `path` that exists. The watch is readable once something has changed in that
-/// folder. None: inotify is not available.
+/// folder. None: it cannot be watched.
 pub fn watch_nearest(path: &Path) -> Option<AsyncFd<OwnedFd>> {
     let folder: PathBuf = path
         .ancestors()

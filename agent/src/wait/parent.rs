@@ -55,7 +55,7 @@ impl Missing {
     /// last attempt.
     fn longest_pause(&self, waited: Duration, queries: u32) -> Duration {
         if waited >= EARLY {
-            // The addresses are used again. In a chain of brokers, each broker adds this pause.
+            // The addresses are used again, or need no query. In a chain of brokers, each broker adds this pause.
             if matches!(self, Missing::Port(_)) && queries == 0 {
                 return LONGEST_PAUSE;
             }
@@ -162,8 +162,8 @@ impl ParentProbe {
         self.look_up().await.is_err_and(|missing| missing.is_name_gone())
     }
 
-    /// One attempt that always connects, whatever `only_looked_up` says. Its callers ask whether a broker that was up
-    /// still is, or is again. A look-up of its name cannot tell.
+    /// One attempt that always connects, whatever `only_looked_up` says. Callers in other files ask whether a
+    /// broker that was up still is, or is again. A look-up of its name cannot tell.
     pub async fn probe_port(&mut self) -> Result<(), Missing> {
         // `&mut None`: nobody asks for the time of the look-up.
         self.try_connect(&mut None).await

@@ -14,7 +14,7 @@ use crate::plan::{self, Plan, PodContainer};
 #[derive(Debug, Clone, Serialize)]
 pub struct PlannedContainer {
     /// A completion index such as `0`, or a range such as `1-3`. The plans of these pods differ only in names,
-    /// rank and parent.
+    /// rank, parent and what is below them in the tree.
     pub indexes: String,
     #[serde(flatten)]
     pub plan: Plan,

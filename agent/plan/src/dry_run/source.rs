@@ -161,7 +161,7 @@ impl Source {
             ..Facts::default()
         };
         if let Some(cpus) = self.spec.runner.cpu_limit {
-            // A node with fewer cores could not take the pod.
+            // Enough cores for this limit, which then decides.
             facts.cores = facts.cores.max(cpus.ceil() as u32);
         }
         if let Some(cluster) = &self.cluster {

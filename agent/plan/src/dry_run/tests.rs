@@ -379,6 +379,7 @@ fn limit_of_the_pod_counts_for_the_assumed_cores() {
     assert_eq!(cores("resources: {cpu: 2}", ""), 2);
     assert_eq!(cores("resources: {cpu: 16}", ""), 16);
     assert_eq!(cores("resources: {cpu: 2}", "cpu: 3"), 3);
+    // With a runtime class, `pod.resources` is the pod's overhead.
     assert_eq!(cores("resources: {cpu: 2}, runtimeClassName: kata", ""), 4);
 }
 
@@ -498,7 +499,7 @@ fn summary_of(fields: &str) -> String {
     run(&args(&file)).unwrap()
 }
 
-/// Every file with a MiniCluster below `examples/`, and the same specs in other spellings.
+/// Every file with a MiniCluster below `examples/`, and those with older spellings of fields.
 fn examples() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = ["../../examples", "../../shared/tests/spellings"]
         .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
@@ -534,7 +535,7 @@ fn every_example_is_planned() {
     }
 }
 
-/// The arguments of a JobSet's entrypoint in the examples, with assumed values.
+/// Arguments like those of the entrypoint in `examples/jobset`, with assumed values.
 fn of_a_jobset(more: &[&str]) -> Args {
     use clap::Parser;
     #[derive(clap::Parser)]

@@ -19,7 +19,7 @@ const ASSUMED: &str = "To assume another host, use --facts FILE, --cpus, --uid â
 /// Printed below the facts of a detected host (`--here`).
 const FOUND: &str = "`flux-agent facts` prints all that was detected";
 
-/// Longest line of a command line in bytes, unless a single word is longer.
+/// Longest line of a command line in bytes, without indentation and ` \`, unless a single word is longer.
 const WIDTH: usize = 100;
 
 pub fn render_text(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
