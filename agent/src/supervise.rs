@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A stop and a child's end are kept as states: code that asks for them later learns of them, whatever was waiting when
-//! they came. Every signal is blocked and read as an event: no stop is lost, also as PID 1, and no signal ends the agent
-//! by itself. A child leads a process group of its own. If there is a terminal, a child with `is_foreground` gets it.
+//! they came. Every signal is blocked and read as an event: no stop is lost, also as PID 1, and no signal ends the
+//! agent by itself. A child leads a process group of its own. If there is a terminal, an `is_foreground` child gets it.
 
 mod hold;
 pub mod orphans;
