@@ -40,7 +40,7 @@ const ASK_LEAD_EVERY: Duration = Duration::from_secs(2);
 /// The policy of one launched program. For a sidecar's command, all fields are none.
 #[derive(Debug)]
 pub(super) struct BrokerPolicy<'a> {
-    /// How a follower holds back a stop, and how long its parent may be silent. None: a stop is passed on at once.
+    /// How a follower holds back a stop, and how long its parent may be silent. None: a stop is not held back.
     hold: Option<HeldStop<'a>>,
     /// For the lead: its membership in the group that shows followers that it stays. It ends with a stop.
     staying: Option<&'a LeadPresence>,
@@ -88,7 +88,7 @@ pub(super) struct LaunchEnd {
     pub(super) has_come_up: bool,
     /// When the broker began to shut down, which is the end of its program; none: that was not seen.
     pub(super) shutdown_began: Option<Instant>,
-    /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
+    /// For a follower's broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
     /// When the first output came, if that was seen.
     pub(super) first_output: Option<Instant>,
@@ -104,7 +104,7 @@ struct HeldStop<'a> {
     next_check: Instant,
     /// The longest time of the hold.
     bound: Duration,
-    /// How long the parent may be silent, also without a stop; none: without a limit.
+    /// How long the parent may be silent while no stop is held back; none: without a limit.
     silence_limit: Option<Duration>,
     /// The name of a process below the broker that shows that a job runs on this node.
     job_shell: Option<&'static str>,

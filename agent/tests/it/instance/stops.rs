@@ -23,7 +23,7 @@ fn stop_of_all_pods_ends_program_and_followers_soon() {
         ..Termination::new(Ender::Stop, 3)
     };
     assert_eq!(termination_of(&images[0]), expected);
-    // Far less than the time for which a follower would wait.
+    // Less than the 27 s for which a follower would hold the stop back (`hold_stop`).
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
@@ -53,7 +53,7 @@ fn follower_stopped_alone_leaves_soon_and_is_no_success() {
 }
 
 #[test]
-fn stopped_follower_of_a_silent_lead_waits_for_its_limit() {
+fn stopped_follower_that_cannot_ask_waits_for_its_limit() {
     // The broker cannot be asked, since its socket is not known.
     let images = images(&(submit(HANGING) + "[flux]\ndisable_socket = true\n"), 2);
     let (ended, held) = stop_follower_alone(&images, "10");
@@ -170,7 +170,7 @@ fn stopped_instance_without_a_program_exits_143() {
 
 /// A container without a command may have a terminal. Flux then runs a shell, which ends by SIGHUP.
 #[test]
-fn instance_without_a_command_completes_when_shut_down() {
+fn instance_without_a_command_completes_only_if_shut_down() {
     for has_terminal in [false, true] {
         for is_deleted in [false, true] {
             let images = images("", 2);
@@ -191,7 +191,7 @@ fn instance_without_a_command_completes_when_shut_down() {
             eventually("the instance", || {
                 (status(&lead.0)["state"] == "run").then_some(())
             });
-            // Flux's broker has other children too. The fake Flux's broker has only its own process.
+            // The broker of real Flux has other children, too. That of the fake Flux has only the shell.
             let is_shell = |pid: &i32| real_flux().is_none() || program_of(*pid).ends_with("sh");
             let has_shell = || {
                 lead.0
@@ -280,8 +280,8 @@ fn leaving_node_is_drained_and_takes_jobs_again_on_return() {
     eventually("its node is drained", || {
         (node_state(&pods[0], 1) == "drained").then_some(())
     });
-    // Longer than the follower's interval for checking whether a job runs.
-    std::thread::sleep(Duration::from_secs(2));
+    // Longer than the two looks for jobs, one every 2 s, after which the broker of an idle node is stopped.
+    std::thread::sleep(Duration::from_secs(5));
     assert!(
         !follower.stderr().contains("stopping this broker"),
         "{}",
@@ -310,8 +310,8 @@ fn leaving_node_is_drained_and_takes_jobs_again_on_return() {
     assert_eq!((pods.remove(0).end().code, back.end().code), (0, 0));
 }
 
-/// As when pods are deleted one after the other: the lead gets the stop seconds after the follower concluded
-/// that the lead stays.
+/// As when pods are deleted one after the other: the lead gets the stop after the follower has concluded that the lead
+/// stays.
 #[test]
 fn follower_stopped_before_lead_ends_with_the_job() {
     let images = images(&on_both(), 2);
@@ -338,7 +338,7 @@ fn follower_stopped_before_lead_ends_with_the_job() {
 }
 
 #[test]
-fn follower_whose_broker_somebody_else_stops_is_restarted() {
+fn follower_broker_that_somebody_else_stops_is_restarted() {
     let gate_open = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done";
     let images = images(&submit(gate_open), 2);
     let pods = start(&images, &Network::new(), &[]);
@@ -377,7 +377,7 @@ fn stop_of_a_hanging_job_ends_within_the_grace_period() {
         "{}",
         ended.stderr
     );
-    // Flux reports the job's end at once: the node is lost, not late.
+    // Flux reports the job's end at once, since the broker was killed.
     if real_flux().is_some() {
         pods[0].wait_for_output("ended with ");
         assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
