@@ -3,10 +3,10 @@
 //! ```text
 //! cli ─► run: manifest (pure) ─► create ─► follow: watches ─► progress, log ─► exit code
 //! cli ─► list, status, logs, wait, stop, scale, timeline, debug: read the state, or make one change
-//! cli ─► connect, submit, jobs, top: the agent in the lead's pod, by exec
+//! cli ─► connect, submit, jobs, top: the agent in a pod, by exec
 //! cli ─► completion: names for the shell
-//! used by all: target (client and namespace), login (a client for `target`), observed (the state of a MiniCluster,
-//!              pure), progress (pure), outages (pure), screen, output, input, failure
+//! used by several: target (client and namespace), login (a client for `target`), observed (the state of a
+//!                  MiniCluster, pure), progress (pure), outages (pure), screen, output, input, failure
 //! ```
 //!
 //! The plugin has only its user's permissions. In the cluster it needs only the operator.

@@ -8,7 +8,7 @@ use kube::client::{Body, ClientBuilder};
 use tokio::sync::Mutex;
 
 /// A client that sends its calls through `client`. If the API server rejects the credentials (401), they may have
-/// expired: the call is repeated once, through the client that `log_in` makes, and so are all later calls. None: no
+/// expired: the call is repeated once, through the client that `log_in` makes. Later calls go through it, too. None: no
 /// other client can be made, and the rejection is the answer.
 pub fn renewing<F>(client: Client, log_in: impl Fn() -> F + Send + Sync + 'static) -> Client
 where

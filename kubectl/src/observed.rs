@@ -326,7 +326,7 @@ pub fn has_failed_before_program(pod: &Pod) -> bool {
     termination.is_some_and(|termination| {
         let has_failed = match termination.by {
             Ender::Snippet => true,
-            // The agent did not run the program again, or has a bug.
+            // In these cases, the agent did not run the program again, has a bug, or names no cause.
             Ender::Agent => !matches!(
                 termination.category,
                 None | Some(Category::LeadLost | Category::Internal)

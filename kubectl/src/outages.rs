@@ -38,7 +38,7 @@ pub struct Outages {
     rejections: BTreeMap<Watched, u32>,
 }
 
-/// Rejections of a watch in a row after which the credentials count as expired: at least 25 s, with kube's pauses. Fewer
+/// Rejections of a watch in a row after which the credentials count as expired: at least 24 s, with kube's pauses. Fewer
 /// may pass: an API server that has just started may not know how to check them yet.
 const REJECTION_LIMIT: u32 = 6;
 

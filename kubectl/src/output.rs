@@ -58,7 +58,7 @@ impl Output {
         }
     }
 
-    /// Rejects `-o` for a command that does not support it. `why` says what the command prints instead.
+    /// Rejects `-o` for a command that does not support it. `why` says what the command prints or does.
     pub fn refuse(self, command: &str, why: &str) -> Result<(), Failure> {
         match self.format {
             None => Ok(()),

@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// Longest timestamp of a line, in bytes.
+/// Bytes in which the timestamp of a line must end; a timestamp has 35 at most.
 const HEAD_MAX: usize = 64;
 /// Most bytes of a message that are kept.
 const MESSAGE_MAX: usize = 1024;

@@ -46,7 +46,7 @@ pub enum RunEnd {
     Interrupted(Option<Way>),
     /// The operator cannot use the MiniCluster's spec.
     Invalid(String),
-    /// Standard output was closed, so the job was stopped.
+    /// Standard output was closed, so `run` has stopped the job, or failed to.
     Unread,
 }
 
@@ -377,7 +377,7 @@ impl<'a> FollowState<'a> {
         }
     }
 
-    /// Notes that a list does not have the MiniCluster.
+    /// Notes that the MiniCluster is gone, although no event said so.
     fn note_missing_cluster(&mut self) {
         self.is_end_unseen |= !self.is_gone;
         self.is_gone = true;

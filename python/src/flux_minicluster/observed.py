@@ -228,7 +228,7 @@ def has_failed_before_program(pod: Object) -> bool:
     if termination.get("programCode") is not None:
         return False
     if termination.get("by") == "agent":
-        # In these cases, the agent did not run the program again, or has a bug.
+        # In these cases, the agent did not run the program again, has a bug, or names no cause.
         return termination.get("category") not in (None, "lead-lost", "internal")
     return termination.get("by") == "snippet"
 
