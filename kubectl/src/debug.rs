@@ -162,8 +162,8 @@ fn yaml(object: &impl Serialize) -> Result<String, Failure> {
     flux_operator_core::yaml::document(&value).map_err(|error| yaml_failed(&error))
 }
 
-/// Logs of every container of the pod that has a status, and of its previous run if it restarted. After one without
-/// data, the others are left out: the kubelet does not answer.
+/// Logs of each init container and container of the pod that has a status, and of its previous run if it restarted.
+/// After one without data, the others are left out: the kubelet does not answer.
 async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
     let status = pod.status.clone().unwrap_or_default();
     let containers = status

@@ -4,21 +4,15 @@ use flux_shared::secret_names::{LEFT_OUT, ends_with_secret_word, is_secret};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-/// Fields whose name sounds like a secret but that hold none: names of Secrets, and switches.
-const HARMLESS_NAMES: [&str; 14] = [
+/// Text fields whose name sounds like a secret, but that only name a Secret or its namespace.
+const HARMLESS_NAMES: [&str; 8] = [
     "secretName",
-    "secrets",
-    "secretKeyRef",
-    "secretRef",
     "imagePullSecret",
-    "imagePullSecrets",
     "curveCertSecret",
     "mungeSecret",
-    "automountServiceAccountToken",
     "usersSecret",
     "fluxRestfulSecret",
     "secret",
-    "serviceAccountToken",
     "secretNamespace",
 ];
 
