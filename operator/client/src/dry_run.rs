@@ -45,11 +45,7 @@ pub async fn create(
     let mut request = Request::new(path)
         .create(&parameters, bytes)
         .map_err(kube::Error::BuildRequest)?;
-    // `PostParams` has no field for this parameter.
-    *request.uri_mut() = format!("{}&fieldValidation=Strict", request.uri())
-        .parse()
-        .map_err(http::Error::from)
-        .map_err(kube::Error::HttpError)?;
+    crate::refuse_unknown_fields(&mut request)?;
     match client.request(request).await {
         Ok(stored) => Ok(DryRunAnswer::Accepted(stored)),
         Err(error) if crate::is_name_taken(&error) => Ok(DryRunAnswer::Exists),

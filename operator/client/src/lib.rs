@@ -21,3 +21,13 @@ pub mod retry;
 pub fn is_name_taken(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
 }
+
+/// Makes the API server refuse a creation with fields that the object's kind lacks. Without this, it drops
+/// them. (`PostParams` has no field for this parameter.)
+pub fn refuse_unknown_fields(request: &mut http::Request<Vec<u8>>) -> Result<(), kube::Error> {
+    *request.uri_mut() = format!("{}&fieldValidation=Strict", request.uri())
+        .parse()
+        .map_err(http::Error::from)
+        .map_err(kube::Error::HttpError)?;
+    Ok(())
+}

@@ -343,6 +343,7 @@ impl Index {
         observed.job_version = version;
         let job = &mut observed.job;
         let is_change = job.as_ref() != Some(&seen);
+        let is_first_report = job.as_ref().is_none_or(|before| before.uid != seen.uid);
         if job
             .as_ref()
             .or(observed.last_job.as_deref())
@@ -355,6 +356,9 @@ impl Index {
         observed.forget_losses_explained_by(&seen);
         observed.last_job = None;
         observed.job = Some(seen);
+        if is_first_report {
+            observed.add_losses_before_the_job();
+        }
         is_change.then_some(key)
     }
 

@@ -267,9 +267,13 @@ impl Writer {
             return Ok(());
         }
         let created = self.create_job(job, &member.uid).await?;
-        let job_seen = JobSeen::of(&created);
+        let mut job_seen = JobSeen::of(&created);
+        // The watch may have reported a Job that existed, and knows more than its metadata.
+        match index.job(&key).filter(|reported| reported.uid == job_seen.uid) {
+            Some(reported) => job_seen = reported,
+            None => drop(index.update_job(&created.metadata, job_seen.clone())),
+        }
         let is_suspended = job_seen.is_suspended;
-        index.update_job(&created.metadata, job_seen);
         // A suspended Job has no services pod.
         if let Some(pod) = services_pod
             && !is_suspended

@@ -1,11 +1,11 @@
 use std::collections::HashSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use flux_operator_core::labels;
-use flux_operator_core::observe::Kind;
 use flux_operator_core::observe::job::JobObject;
 use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
+use flux_operator_core::observe::{Index, Kind};
 use flux_operator_core::render::Options;
 use flux_shared::names;
 use flux_shared::termination::{Ender, Termination};
@@ -191,6 +191,45 @@ async fn running_job_fails_for_its_pods_if_the_spec_is_invalid() {
         }
         assert!(failed.is_none_or(|condition| condition["type"] == "FailureTarget"));
     }
+}
+
+/// An earlier reconcile has created the Job. The watch reports it while this reconcile tries to create it.
+#[tokio::test]
+async fn job_that_the_watch_reports_first_keeps_its_state() {
+    let mut suspended = job_object();
+    suspended["spec"]["suspend"] = json!(true);
+    let index = Arc::<OnceLock<Arc<Index>>>::default();
+    let index_of_watch = index.clone();
+    let client = testing::client(move |request, body| {
+        let path = request.uri.path();
+        Some(match (request.method.as_str(), path.ends_with("/jobs")) {
+            ("POST", true) => {
+                let job: JobObject = serde_json::from_value(suspended.clone()).unwrap();
+                let index = index_of_watch.get().unwrap();
+                index.update_job(&job.metadata, JobSeen::of(&job));
+                (
+                    409,
+                    json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "AlreadyExists" }),
+                )
+            }
+            ("POST", false) => (201, body),
+            _ if path.contains("/jobs/") => (200, suspended.clone()),
+            _ => (
+                200,
+                json!({ "metadata": { "name": "mc", "uid": "uid", "resourceVersion": "10", "generation": 1 } }),
+            ),
+        })
+    });
+    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
+    assert!(index.set(context.index.clone()).is_ok());
+    let spec = json!({ "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }] });
+    reconcile(cluster_with_status(spec, json!({})), context.clone())
+        .await
+        .unwrap();
+    let job = context.index.job(&Key::new("ns", "mc")).unwrap();
+    assert!(job.is_suspended, "{job:?}");
 }
 
 #[tokio::test]

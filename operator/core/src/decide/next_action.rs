@@ -3,8 +3,10 @@
 use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
 
 use crate::decide::{remaining, restart};
+use crate::labels;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, end_of, end_of_lead};
@@ -109,9 +111,7 @@ pub fn decide(
             NextAction::NameTaken
         };
     };
-    // The MiniCluster's own Job ends or goes. `restart` decides whether another one is created.
-    let is_over = job.is_finished() || previous_status::is_finished(status);
-    if job.is_deleting || is_over || restart::is_given_up(status, job) {
+    if is_over(target, job) {
         return NextAction::Nothing;
     }
     if is_edited(target, cluster, job) && !observed.has_begun(job) {
@@ -257,6 +257,34 @@ fn is_to_be_replaced(status: &MiniClusterStatus, job: &JobSeen, observed: &Obser
     is_deleted_early || restart::is_given_up(status, job)
 }
 
+/// The patch that suspends the Job of a MiniCluster whose spec is not valid, for example since an upgrade: such a Job runs
+/// on, but a stop must not wait for a valid spec. None: nothing is to be done, or somebody has resumed the Job since.
+pub fn suspension_without_valid_spec(target: &Target, observed: &Observed) -> Option<Value> {
+    let job = observed.job_of(&target.uid)?;
+    let elastic = Elastic {
+        size: job.completions,
+        suspend: target.spec.as_ref().ok()?.suspend,
+    };
+    let maximum = facts(&target.uid, &target.status, job).maximum_size;
+    let is_wanted = elastic.suspend == Some(true)
+        && !elastic.is_suspend_applied(job.rendered_hash.as_deref(), maximum.unwrap_or(elastic.size));
+    let can_be_suspended =
+        !target.is_deleting && !job.is_suspended && job.queue.is_none() && !is_over(target, job);
+    (is_wanted && can_be_suspended).then(|| {
+        let annotations = json!({ labels::RENDERED_HASH: elastic.hash() });
+        json!({ "metadata": { "uid": job.uid, "annotations": annotations }, "spec": { "suspend": true } })
+    })
+}
+
+/// Whether the Job ends or goes. `restart` decides whether another one is created.
+fn is_over(target: &Target, job: &JobSeen) -> bool {
+    let status = &target.status;
+    job.is_deleting
+        || job.is_finished()
+        || previous_status::is_finished(status)
+        || restart::is_given_up(status, job)
+}
+
 /// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the
 /// queue has stopped it.
 fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
@@ -394,6 +422,46 @@ mod tests {
             ..testing::target("uid", status)
         };
         super::decide(&target, Some(&cluster), &observed, Some(&service), now())
+    }
+
+    #[test]
+    fn invalid_spec_still_suspends_its_job() {
+        let patch = |suspend: Option<bool>, job: JobSeen| {
+            let mut target = testing::target("uid", &MiniClusterStatus::default());
+            target.spec.as_mut().unwrap().suspend = suspend;
+            let observed = Observed {
+                job: Some(job),
+                ..Observed::default()
+            };
+            assert_eq!(
+                super::decide(&target, None, &observed, None, now()),
+                NextAction::Nothing
+            );
+            suspension_without_valid_spec(&target, &observed)
+        };
+        let written = patch(Some(true), job(2)).unwrap();
+        assert_eq!(written["metadata"]["uid"], "job");
+        assert_eq!(written["spec"], json!({ "suspend": true }));
+        let hash = written["metadata"]["annotations"][labels::RENDERED_HASH].as_str();
+        let applied = JobSeen {
+            rendered_hash: hash.map(str::to_owned),
+            ..job(2)
+        };
+        assert_eq!(patch(Some(true), applied), None, "somebody has resumed it");
+        let queued = JobSeen {
+            queue: Some("team".into()),
+            ..job(2)
+        };
+        let ended = JobSeen {
+            is_deleting: true,
+            ..job(2)
+        };
+        for job in [queued, ended] {
+            assert_eq!(patch(Some(true), job), None);
+        }
+        for suspend in [None, Some(false)] {
+            assert_eq!(patch(suspend, job(2)), None);
+        }
     }
 
     fn job(size: u32) -> JobSeen {

@@ -3,9 +3,11 @@
 
 use std::collections::HashSet;
 
+use flux_shared::crd::v1alpha2::LostPod;
+
 use super::job::JobSeen;
 use super::pod::PodSeen;
-use super::pod_end::{PodEnd, end_of, is_follower_failed_by_itself};
+use super::pod_end::{self, PodEnd, end_of, is_follower_failed_by_itself};
 use super::{Kind, Observed, ServicesPodSeen};
 
 /// Most deleted lead pods that are remembered. A lead that is replaced again and again must not fill the memory.
@@ -120,6 +122,18 @@ impl Observed {
         self.gone_leads.clear();
         self.losses.clear();
         self.last_job = None;
+    }
+
+    /// Adds the losses of pods that the watch reported before their Job, as the lists of a new operator may do.
+    pub(super) fn add_losses_before_the_job(&mut self) {
+        let lost: Vec<LostPod> = self
+            .pods
+            .values()
+            .filter(|pod| self.is_loss(pod))
+            .map(|pod| pod_end::loss(pod))
+            .collect();
+        self.losses.extend(lost);
+        pod_end::shorten(&mut self.losses);
     }
 
     /// Whether the pod was removed from a running Job, but not by the Job controller. The Job controller removes pods

@@ -105,6 +105,33 @@ fn deletion_seen_before_its_shrink_is_no_loss() {
 }
 
 /// The garbage collector deletes the Job of a deleted MiniCluster with a delay.
+/// The lists of a new operator come in any order.
+#[test]
+fn loss_that_is_listed_before_its_job_counts() {
+    let index = Index::default();
+    let job = JobSeen {
+        uid: "mc".into(),
+        completions: 2,
+        ..JobSeen::default()
+    };
+    let lost = PodSeen {
+        name: "mc-1".into(),
+        index: 1,
+        job_uid: Some("mc".into()),
+        is_running: true,
+        is_deleting: true,
+        ..PodSeen::default()
+    };
+    let losses = || index.observed(&Key::new("ns", "mc")).losses.len();
+    index.update_pod(&metadata("mc-1", "mc-1", "2"), lost.clone());
+    assert_eq!(losses(), 0, "the pod's Job is not known yet");
+    index.update_job(&metadata("mc", "mc", "1"), job.clone());
+    assert_eq!(losses(), 1);
+    index.update_pod(&metadata("mc-1", "mc-1", "3"), lost);
+    index.update_job(&metadata("mc", "mc", "4"), job);
+    assert_eq!(losses(), 1, "it counts once");
+}
+
 #[test]
 fn losses_of_an_earlier_minicluster_are_forgotten_with_its_job() {
     let job = |uid: &str| JobSeen {

@@ -44,11 +44,15 @@ fn fields_of_other_objects(spec: &Value) -> Value {
         flux["minimalService"],
         containers,
     ]);
-    // The first two of these fields decide whether there is a NetworkPolicy, the third where the services pod may run.
-    // They and `servicesPodTemplate` below are added only if they are set. So the hashes of all other specs stay as
-    // earlier versions computed them.
-    let later_fields: Vec<&Value> = ["bursting", "leadBroker", "arch"]
+    // `bursting` and `leadBroker` decide whether there is a NetworkPolicy, and `arch` where the services pod may run. They
+    // and `servicesPodTemplate` below are added only if they are set. So the hashes of all other specs stay as earlier
+    // versions computed them.
+    let has_services_pod = spec["services"]
+        .as_array()
+        .is_some_and(|services| !services.is_empty());
+    let later_fields: Vec<&Value> = ["bursting", "leadBroker"]
         .iter()
+        .chain(has_services_pod.then_some(&"arch"))
         .filter_map(|field| flux.get(field))
         .collect();
     let all = if later_fields.is_empty() {
@@ -94,8 +98,13 @@ mod tests {
         assert!(!of_same(base, "users: [{name: a}]\ncontainers: [{image: a}]"));
         let bursts = "flux: {bursting: {clusters: [{name: b}]}}\ncontainers: [{image: a}]";
         assert!(!of_same(base, bursts), "it has no NetworkPolicy");
-        let of_arch = "flux: {arch: arm64}\ncontainers: [{image: a}]";
-        assert!(!of_same(base, of_arch), "its services pod has a node selector");
+        let arch = "flux: {arch: arm64}\n";
+        assert!(of_same(base, &format!("{arch}{base}")));
+        let services = format!("services: [{{image: db}}]\n{base}");
+        assert!(
+            !of_same(&services, &format!("{arch}{services}")),
+            "its services pod has a node selector"
+        );
         assert!(!is_of_the_same_objects("a", "a"), "of another version");
     }
 }

@@ -47,7 +47,7 @@ const HOME: &str = "flux-operator-home";
 /// Volume with the user's Secret `flux.mungeSecret`.
 const MUNGE: &str = "flux-munge";
 /// The user of the agent's image (`images/agent.Containerfile`).
-const AGENT_USER: i64 = 65532;
+const AGENT_USER: i64 = 63617;
 
 /// The user's volumes of a pod.
 #[derive(Debug, Default)]
@@ -777,8 +777,8 @@ mod tests {
                 [pod(7), root_with_job(7)],
                 vec![Copy, OwnImage, ImageVolume, Nowhere],
             ),
-            ([view(0), job(65532)], vec![ImageVolume, Nowhere]),
-            ([view(0), sidecar(65532)], vec![ImageVolume, Nowhere]),
+            ([view(0), job(63617)], vec![ImageVolume, Nowhere]),
+            ([view(0), sidecar(63617)], vec![ImageVolume, Nowhere]),
             // No job has the creator's user, or every process has it.
             ([view(7), job(8)], vec![]),
             ([view(7), app("command: b")], vec![]),

@@ -228,9 +228,9 @@ fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
 /// The condition JobWaitingForResources: whether some of the wanted pods do not run.
 fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement {
     const TYPE: ConditionType = ConditionType::JobWaitingForResources;
-    let waits = !summary.lead_has_succeeded()
-        && summary.running < summary.wanted.saturating_sub(summary.completed_followers);
+    let waits = summary.running < summary.wanted.saturating_sub(summary.completed_followers);
     match state {
+        JobState::Active if summary.lead_has_ended() => lead_does_not_run(TYPE),
         JobState::Active if waits && !outcome.reason.is_empty() => {
             Statement::new(TYPE, True, outcome.reason.clone(), outcome.message.clone())
         }
@@ -254,14 +254,14 @@ fn running(state: JobState, summary: &PodSummary) -> Statement {
             Reason::LeadRunning,
             "the lead broker's container runs",
         ),
-        JobState::Active => Statement::new(
-            TYPE,
-            False,
-            Reason::LeadNotRunning,
-            "the lead broker's container does not run",
-        ),
+        JobState::Active => lead_does_not_run(TYPE),
         _ => Statement::new(TYPE, False, state.explanation().0, state.explanation().1),
     }
+}
+
+fn lead_does_not_run(type_: ConditionType) -> Statement {
+    let message = "the lead broker's container does not run";
+    Statement::new(type_, False, Reason::LeadNotRunning, message)
 }
 
 /// The condition JobMiniClusterReady: whether enough brokers are ready.
@@ -310,7 +310,7 @@ fn reconciling(
 ) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Reconciling;
     match state {
-        _ if is_stalled || ready.status == True || summary.lead_has_succeeded() => None,
+        _ if is_stalled || ready.status == True || summary.lead_has_ended() => None,
         JobState::NotRequested if ready.reason != Reason::NotRequested => Some(Statement::new(
             TYPE,
             True,

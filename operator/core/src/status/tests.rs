@@ -1053,12 +1053,17 @@ fn ended_command_is_reported_while_its_pods_end() {
         status.message.as_deref(),
         Some("the lead has ended with exit code 0; the pods are ending")
     );
-    let is_true = |type_: &str| {
+    let is_true = |status: &MiniClusterStatus, type_: &str| {
         let mut conditions = status.conditions.iter();
         conditions.any(|condition| condition.type_ == type_ && condition.status == ConditionStatus::True)
     };
-    assert!(!is_true("JobWaitingForResources") && !is_true("Reconciling"));
+    let waits = |status: &MiniClusterStatus| {
+        is_true(status, "JobWaitingForResources") || is_true(status, "Reconciling")
+    };
+    assert!(!waits(&status), "{status:#?}");
     observation.pods = vec![ended(0, 1, 9), ready(1)];
-    let message = observation.status().message.unwrap();
+    let status = observation.status();
+    assert!(!waits(&status), "{status:#?}");
+    let message = status.message.unwrap();
     assert!(message.contains("ended with exit code 1"), "{message}");
 }
