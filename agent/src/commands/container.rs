@@ -5,7 +5,7 @@ use std::path::Path;
 use flux_agent_plan::facts::Facts;
 use flux_agent_plan::plan::{PodContainer, Waits};
 use flux_shared::agent_spec::AgentSpec;
-use flux_shared::secret_names::{LEFT_OUT, is_secret};
+use flux_shared::secret_names::{LEFT_OUT, is_secret, without_userinfo};
 
 use crate::facts::Process;
 use crate::report::failure::Failure;
@@ -55,9 +55,11 @@ impl OwnContainer {
         let (spec, mut facts) = options.facts(process)?;
         // People pass this output on to others who help them, so it must not have values of secrets.
         for (name, value) in &mut facts.environment {
-            if is_secret(name) {
-                LEFT_OUT.clone_into(value);
-            }
+            *value = if is_secret(name) {
+                LEFT_OUT.to_owned()
+            } else {
+                without_userinfo(value)
+            };
         }
         Ok(OwnContainer {
             spec,

@@ -5,7 +5,8 @@
 //! ```text
 //! stop ─► hold ─┬─ the parent is gone ─────────────────────► SIGTERM, a few seconds later SIGKILL
 //!               ├─ the lead stays, no job uses this node ──► SIGTERM
-//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if the lead stays and a job runs here
+//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if the lead stays and a job runs
+//!                                                                     here or below in the tree
 //! ```
 //!
 //! Until it is known that the lead stays, the agent does not drain this node, and does not kill the broker
@@ -256,12 +257,10 @@ impl Policy for BrokerPolicy<'_> {
     }
 
     fn at_hold_timeout(&mut self, child: i32) -> Order {
-        // The logged reason is right even if Flux could not drain the node: `advance` then lets the broker leave, so
-        // only a job on this node (`has_job`) has held the stop back.
         if let Some(hold) = &self.hold
             && hold.leaving.as_ref().is_some_and(|leaving| leaving.lead_stays)
         {
-            return hold.order_to_leave("jobs on this node have not ended in time", child);
+            return hold.order_to_leave("this node was not seen to become idle in time", child);
         }
         tracing::info!(
             stage = "stop",

@@ -1,7 +1,7 @@
 //! Copies a listed tree with several threads. Written by hand: crates that copy trees copy one path after the other.
 //!
-//! Symbolic links, the modes of all else below the top, and the files' modification times are kept (Python's compiled
-//! files depend on the times). Owners are not, since only root could set them.
+//! Symbolic links and the files' modification times are kept (Python's compiled files depend on the times). Owners are
+//! not, since only root could set them, so modes are kept only as far as `tree` says.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
@@ -306,6 +306,30 @@ mod tests {
         }
         remove(&from).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// The group of a pod's volumes is also one of the job's.
+    #[test]
+    fn copy_gives_nobody_more_rights_than_the_original() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::create_dir_all(from.join("bin")).unwrap();
+        let is_root = nix::unistd::geteuid().is_root();
+        for (name, mode) in [("bin/own", 0o4775), ("bin/foreign", 0o6777), ("bin", 0o3777)] {
+            let path = from.join(name);
+            if name != "bin" {
+                fs::write(&path, "program").unwrap();
+            }
+            if is_root && name != "bin/own" {
+                std::os::unix::fs::chown(&path, Some(1234), Some(1234)).unwrap();
+            }
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
+        copy_tree(&Tree::list(&from).unwrap(), &to, false, &Progress::new(0)).unwrap();
+        let mode = |name: &str| fs::metadata(to.join(name)).unwrap().mode() & 0o7777;
+        assert_eq!((mode("bin/own"), mode("bin")), (0o4755, 0o1757));
+        let setuid = if is_root { 0 } else { 0o4000 };
+        assert_eq!(mode("bin/foreign"), setuid | 0o757);
     }
 
     #[test]

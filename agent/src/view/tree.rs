@@ -190,8 +190,8 @@ impl Tree {
         }
     }
 
-    /// A digest of the listing: names, kinds, modes, sizes, modification times and targets of links. `hard_linked` is
-    /// left out: the same content may have other device and inode numbers.
+    /// A digest of the listing: names, kinds, modes (of the copy), sizes, modification times and targets of links.
+    /// `hard_linked` is left out: the same content may have other device and inode numbers.
     pub fn digest(&self) -> u64 {
         // The hasher may differ between releases of Rust: then a view is copied again.
         let mut hasher = DefaultHasher::new();
@@ -250,6 +250,14 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<TreeEnt
     Ok(entries)
 }
 
+/// The mode of a copy of this file or folder. The copy belongs to this process's user, and to the group of its folder. So
+/// it is not writable for that group, and gives neither that group's rights nor, unless they are those of the file's own
+/// owner, this user's rights to those who run it.
+fn mode_of_copy(data: &Stat) -> u32 {
+    let is_owner_kept = data.st_uid == nix::unistd::geteuid().as_raw();
+    data.st_mode & if is_owner_kept { 0o5757 } else { 0o1757 }
+}
+
 /// The kind of the entry `name` in `folder`; `listed_type` is its type by the listing, which some file systems do
 /// not give. `target` is a buffer. None: it is a device, a pipe or a socket.
 fn kind(
@@ -265,7 +273,7 @@ fn kind(
     };
     Ok(match kind {
         FileType::Directory => Some(EntryKind::Directory {
-            mode: look()?.st_mode & 0o7777,
+            mode: mode_of_copy(&look()?),
         }),
         FileType::Symlink => {
             let (target, _) = readlinkat_raw(folder.as_fd(), name, target)?;
@@ -281,7 +289,7 @@ fn kind(
             };
             let hard_linked = (data.st_nlink > 1).then_some((data.st_dev, data.st_ino));
             Some(EntryKind::File {
-                mode: data.st_mode & 0o7777,
+                mode: mode_of_copy(&data),
                 size: data.st_size as u64,
                 modified,
                 hard_linked,

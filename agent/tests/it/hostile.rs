@@ -17,7 +17,7 @@ mod ownership;
 
 const USER: u32 = 1002;
 /// The user of the agent's image.
-const INSTALLER: u32 = 65532;
+const INSTALLER: u32 = 63617;
 
 /// A program that records the uid that it runs with.
 const TELL: &str = "#!/bin/sh\nid -u >>/record/ran\n";

@@ -28,6 +28,9 @@ pub struct Account {
     pub owner: Owner,
 }
 
+/// The uid if the spec names none.
+const USUAL_UID: u32 = 1000;
+
 impl Identity {
     /// The user that the spec names, if the agent may change to it, else the container's own. With
     /// `run_flux_as_root`, the named user is created, and Flux stays root.
@@ -72,6 +75,12 @@ impl Identity {
                 )
             });
             identity.create = Some(account.clone());
+        } else if account.owner.uid != user.uid && user.uid != USUAL_UID {
+            // The owner of the user's data may be the uid that the spec names.
+            identity.notice = Some(format!(
+                "{} is uid {} in this image, not {}. For this uid, choose a fluxUser.name that the image does not have",
+                account.name, account.owner.uid, user.uid
+            ));
         }
         if !user.run_flux_as_root && account.owner != container_user {
             identity.owner = account.owner;
@@ -163,6 +172,16 @@ mod tests {
         assert!(other.create.is_none() && other.run_as.is_none() && other.notice.is_some());
         let same = Identity::of(Some(&user(false)), &facts(1234, PASSWD));
         assert!(same.run_as.is_none() && same.notice.is_none());
+    }
+
+    #[test]
+    fn other_uid_of_the_image_s_user_is_noticed() {
+        let notice = |uid| {
+            let user = RunnerUser { uid, ..user(false) };
+            Identity::of(Some(&user), &facts(0, PASSWD)).notice
+        };
+        assert!(notice(2000).unwrap().starts_with("flux is uid 1234 in this image, not 2000"));
+        assert_eq!((notice(USUAL_UID), notice(1234)), (None, None));
     }
 
     #[test]

@@ -373,7 +373,9 @@ fn stop_of_a_hanging_job_ends_within_the_grace_period() {
         "{took:?}"
     );
     assert!(
-        ended.stderr.contains("jobs on this node have not ended in time"),
+        ended
+            .stderr
+            .contains("this node was not seen to become idle in time"),
         "{}",
         ended.stderr
     );

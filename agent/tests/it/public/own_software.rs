@@ -132,7 +132,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
         // The user of the agent's image.
         run_container(
             &agent,
-            65532,
+            63617,
             &words,
             format!("{staging}{image_mount}{runner_image}"),
         );
