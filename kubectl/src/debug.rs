@@ -123,7 +123,7 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
     Ok(entries)
 }
 
-/// The pods whose logs are collected: first the latest pod of each index, then earlier ones. Every broker's pod has an
+/// The pods whose logs are collected: mostly the latest pod of each index, then earlier ones. Every broker's pod has an
 /// index. A pod without one is no broker's, although it has the label that `pods_named` selects by.
 fn with_logs(pods: &[Pod]) -> Vec<&Pod> {
     let mut latest_first: Vec<&Pod> = pods.iter().filter(|pod| observed::index(pod).is_some()).collect();
@@ -132,11 +132,10 @@ fn with_logs(pods: &[Pod]) -> Vec<&Pod> {
     let (latest, earlier): (Vec<&Pod>, Vec<&Pod>) = latest_first
         .iter()
         .partition(|pod| indices.insert(observed::index(pod)));
-    latest
-        .into_iter()
-        .chain(earlier)
-        .take(MAX_PODS_WITH_LOGS)
-        .collect()
+    // Room for earlier pods of a large MiniCluster: those of the lead come first, as in `latest_first`.
+    let (first, last) = latest.split_at(latest.len().min(MAX_PODS_WITH_LOGS - 4));
+    let chosen = first.iter().chain(&earlier).chain(last);
+    chosen.take(MAX_PODS_WITH_LOGS).copied().collect()
 }
 
 /// The text of `version.txt`: the plugin's version, and the line `server` about the API server.
@@ -304,6 +303,10 @@ mod tests {
         let names: Vec<&str> = chosen.iter().map(|pod| observed::name(pod)).collect();
         assert_eq!(names[..4], ["mc-0-0", "mc-1-19", "mc-2-0", "mc-1-18"]);
         assert_eq!(names.len(), MAX_PODS_WITH_LOGS);
+        let mut large: Vec<Pod> = (0..20).map(|index| pod(index, 1)).collect();
+        large.push(pod(0, 0));
+        let has_earlier_lead = |pod: &&Pod| observed::name(pod) == "mc-0-0";
+        assert!(with_logs(&large).iter().any(has_earlier_lead));
     }
 
     #[tokio::test]

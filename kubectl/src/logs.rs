@@ -339,7 +339,7 @@ async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failur
         let (pods, mut resume) = (target.pods(), Resume::default());
         return follow(&pods, pod, &start, &mut resume, screen::put_beside, screen::tell).await;
     }
-    print_lines(&target.pods(), pod, args, screen::put).await
+    print_lines(&target.pods(), pod, args, screen::put_beside).await
 }
 
 async fn follow_with_index(target: &Target, pod: Pod, index: u32, args: &Args) -> Result<(), Failure> {
@@ -353,6 +353,9 @@ async fn follow_with_index(target: &Target, pod: Pod, index: u32, args: &Args) -
     screen::put_beside(lines.end()).await?;
     result
 }
+
+/// Most bytes of a line that is held back until it is complete. (A progress bar may end its lines with `\r` alone.)
+const LINE_MAX: usize = 64 * 1024;
 
 /// Splits a log into lines, with the pod's index before each.
 struct IndexedLines {
@@ -369,12 +372,15 @@ impl IndexedLines {
         }
     }
 
-    /// Takes a part of the log. Returns the lines that are complete.
+    /// Takes a part of the log. Returns the lines that are complete, or longer than `LINE_MAX`.
     fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut lines = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(part);
-            if part.ends_with(b"\n") {
+            if self.line.len() > LINE_MAX && !part.ends_with(b"\n") {
+                self.line.push(b'\n');
+            }
+            if self.line.ends_with(b"\n") {
                 lines.extend_from_slice(self.prefix.as_bytes());
                 lines.append(&mut self.line);
             }
@@ -393,10 +399,8 @@ impl IndexedLines {
 
 async fn print_with_index(target: &Target, pod: &Pod, index: u32, args: &Args) -> Result<(), Failure> {
     let prefix = format!("{index}: ").into_bytes();
-    print_lines(&target.pods(), pod, args, |line| {
-        screen::put(&[prefix.as_slice(), line].concat())
-    })
-    .await
+    let put = async |line: Vec<u8>| screen::put_beside([prefix.clone(), line].concat()).await;
+    print_lines(&target.pods(), pod, args, put).await
 }
 
 /// Passes what a log has now to `put` line by line. Lines are bytes, since a program may print text that is not UTF-8.
@@ -404,7 +408,7 @@ async fn print_lines(
     pods: &Api<Pod>,
     pod: &Pod,
     args: &Args,
-    mut put: impl FnMut(&[u8]) -> Result<(), Failure>,
+    mut put: impl AsyncFnMut(Vec<u8>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let (name, container) = (observed::name(pod), container(pod, args));
     let doing = || format!("read the log of {name}, container {container}");
@@ -419,20 +423,22 @@ async fn print_lines(
         .map_err(Failure::call(doing()))?;
     let mut line = Vec::new();
     loop {
-        line.clear();
-        let read = log.read_until(b'\n', &mut line).await;
-        let count = read.map_err(|error| Failure::Call {
-            doing: doing(),
-            why: causes(&error),
-            passes: false,
-        })?;
+        let read = tokio::time::timeout(LONGEST_SILENCE, log.read_until(b'\n', &mut line)).await;
+        let count = read
+            .map_err(|_| no_data())
+            .and_then(|read| read.map_err(|error| causes(&error)))
+            .map_err(|why| Failure::Call {
+                doing: doing(),
+                why,
+                passes: false,
+            })?;
         if count == 0 {
             return Ok(());
         }
         if !line.ends_with(b"\n") {
             line.push(b'\n');
         }
-        put(&line)?;
+        put(std::mem::take(&mut line)).await?;
     }
 }
 
@@ -505,6 +511,7 @@ pub async fn follow(
                 LogRead {
                     end,
                     has_progressed: false,
+                    has_data: false,
                 }
             }
         };
@@ -523,20 +530,21 @@ pub async fn follow(
                 has_gap = true;
             }
         }
-        if is_complete && is_over {
+        let is_refused = matches!(read.end, CopyEnd::Refused(_));
+        // A kubelet may remove the log of a container that has ended once it was read completely.
+        let had_all = was_complete && is_refused && !read.has_progressed;
+        if is_over && (is_complete || had_all) {
             // The container had ended before this read, so nothing else is missing.
             break;
         }
         let is_away = matches!(read.end, CopyEnd::Away(_));
         let is_missing = matches!(read.end, CopyEnd::Missing(_));
-        let is_refused = matches!(read.end, CopyEnd::Refused(_));
-        was_silent = matches!(read.end, CopyEnd::Silent);
+        // Without data, this connection has never worked.
+        was_silent = matches!(read.end, CopyEnd::Silent) && read.has_data;
         let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any length of time.
-            CopyEnd::Silent => {
-                can_give_up.then(|| format!("no data came for {} s", LONGEST_SILENCE.as_secs()))
-            }
+            CopyEnd::Silent => can_give_up.then(no_data),
             CopyEnd::Broken(why) | CopyEnd::Away(why) | CopyEnd::Missing(why) | CopyEnd::Refused(why) => {
                 Some(why)
             }
@@ -608,6 +616,10 @@ async fn has_restarted(pods: &Api<Pod>, name: &str, start: &ContainerStart) -> b
     pod.is_some_and(|pod| observed::restarts(&pod, &start.container) > start.restarts)
 }
 
+fn no_data() -> String {
+    format!("no data came for {} s", LONGEST_SILENCE.as_secs())
+}
+
 /// Whether the API server is away: there was no answer, or a load balancer answered in its place. Such a failure does
 /// not count against `FAILURE_LIMIT`. (If the kubelet is away, the API server answers 500.)
 fn is_away(error: &kube::Error) -> bool {
@@ -631,11 +643,12 @@ enum CopyEnd {
     Refused(String),
 }
 
-/// A read of a log: how it ended, and whether it had anything new. (Each read repeats the last line.)
+/// A read of a log: how it ended, and whether it had anything new, or anything at all. (Each read repeats the last line.)
 #[derive(Debug)]
 struct LogRead {
     end: CopyEnd,
     has_progressed: bool,
+    has_data: bool,
 }
 
 /// Reads a log until it ends, and passes what was not printed before to `put`.
@@ -645,11 +658,12 @@ async fn copy(
     put: &mut impl AsyncFnMut(Vec<u8>) -> Result<(), Failure>,
 ) -> Result<LogRead, Failure> {
     let mut buffer = vec![0; 64 * 1024];
-    let mut has_progressed = false;
+    let (mut has_progressed, mut has_data) = (false, false);
     let end = loop {
         match tokio::time::timeout(LONGEST_SILENCE, log.read(&mut buffer)).await {
             Ok(Ok(0)) => break resume.message().map_or(CopyEnd::Complete, CopyEnd::Refused),
             Ok(Ok(count)) => {
+                has_data = true;
                 let new = buffer
                     .get(..count)
                     .map(|bytes| resume.feed(bytes))
@@ -663,7 +677,11 @@ async fn copy(
             Err(_) => break CopyEnd::Silent,
         }
     };
-    Ok(LogRead { end, has_progressed })
+    Ok(LogRead {
+        end,
+        has_progressed,
+        has_data,
+    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use flux_operator_core::offline::OfflineError;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::ResourceExt;
 use kube::api::PostParams;
+use kube::core::Request;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -279,10 +280,9 @@ async fn create(target: &Target, cluster: &mut MiniCluster) -> Result<MiniCluste
 async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option<MiniCluster>, Failure> {
     let name = cluster.name_any();
     let doing = format!("create MiniCluster {name}");
-    let (clusters, parameters) = (target.clusters(), PostParams::default());
     let may_exist = Cell::new(false);
     let created = retry(async || {
-        let error = match clusters.create(&parameters, cluster).await {
+        let error = match create_once(target, cluster).await {
             Ok(created) => return Ok(Some(created)),
             Err(error) if flux_operator_client::is_name_taken(&error) => {
                 return find_own(target, cluster).await;
@@ -325,6 +325,18 @@ async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option
             target.access.command("stop --now", &name)
         ))),
     }
+}
+
+/// One attempt to create the MiniCluster. A field that the cluster's CRD lacks is an error, since the CRD may be older than
+/// this plugin.
+async fn create_once(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, kube::Error> {
+    let bytes = serde_json::to_vec(cluster).map_err(kube::Error::SerdeError)?;
+    let clusters = target.clusters();
+    let mut request = Request::new(clusters.resource_url())
+        .create(&PostParams::default(), bytes)
+        .map_err(kube::Error::BuildRequest)?;
+    flux_operator_client::refuse_unknown_fields(&mut request)?;
+    clusters.into_client().request(request).await
 }
 
 /// The MiniCluster with this name, if this run has created it: it has the same `RUN_ANNOTATION`.

@@ -125,15 +125,21 @@ fn stage_line(stage: &Stage, turn: usize, columns: usize) -> String {
     };
     let text = printable(&stage.text).replace(['\n', '\t'], " ");
     let text = format!("{mark} {:8} {text}", stage.name);
+    // One column stays free: in some terminals a line that fills all of them wraps.
+    cropped(&text, columns.saturating_sub(1)) + "\n"
+}
+
+/// The beginning of the text that fits into so many columns. Some characters take two.
+pub fn cropped(text: &str, columns: usize) -> String {
     let mut line = String::new();
     for character in text.chars() {
         line.push(character);
-        if display_width(&line) >= columns {
+        if display_width(&line) > columns {
             line.pop();
             break;
         }
     }
-    line + "\n"
+    line
 }
 
 fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, stage: &Stage) {

@@ -48,6 +48,17 @@ def test_log_is_read_and_followed(cluster: MiniCluster, api: FakeApi) -> None:
     assert list(lines) == []
     with pytest.raises(CallFailed, match="no pod with index 7"):
         list(cluster.logs(index=7))
+    with pytest.raises(ValueError, match="leave out `follow`"):
+        list(cluster.logs(follow=True, previous=True))
+
+
+def test_line_without_an_end_is_passed_in_parts(cluster: MiniCluster, api: FakeApi) -> None:
+    lead = api.start_job("mc")
+    api.log(lead, "\r" * 200_000)
+    api.end_job("mc")
+    assert len("".join(cluster.logs())) == 200_000
+    lines = list(cluster.logs(follow=True))
+    assert len("".join(lines)) == 200_000
 
 
 def test_log_that_nobody_reads_on_is_closed(cluster: MiniCluster, api: FakeApi) -> None:

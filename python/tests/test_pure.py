@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 import unicodedata
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
@@ -329,6 +330,22 @@ def test_waits_that_are_polled_wait_to_the_end(monkeypatch: pytest.MonkeyPatch) 
     assert list(bridge.iterate(items())) == [4]
     with pytest.raises(TimeoutError, match="its own"):
         bridge.block(fail())
+
+
+def test_iterator_is_not_read_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "ITEMS_AHEAD", 3)
+    made = 0
+
+    async def items() -> AsyncIterator[int]:
+        nonlocal made
+        for made in range(1, 11):
+            yield made
+
+    all_items = bridge.iterate(items())
+    assert next(all_items) == 1
+    time.sleep(0.3)
+    assert made <= 4
+    assert list(all_items) == list(range(2, 11))
 
 
 class Number:

@@ -430,6 +430,18 @@ async fn follow_succeeds_when_a_log_is_rotated_before_a_silence() {
     assert!(failure.contains("does not have all lines any more"), "{failure}");
 }
 
+/// A kubelet that evicts a pod removes its containers, and answers with a text.
+#[tokio::test(start_paused = true)]
+async fn follow_succeeds_when_a_log_that_was_read_whole_is_removed() {
+    let logs = vec![whole(LINE), whole(b"unable to retrieve container logs")];
+    followed(logs).await.0.unwrap();
+    // The connection broke before.
+    let refused = (0..FAILURE_LIMIT).map(|_| whole(b"unable to retrieve container logs"));
+    let (result, _) = followed([broken(LINE)].into_iter().chain(refused).collect()).await;
+    let failure = result.unwrap_err().to_string();
+    assert!(failure.contains("unable to retrieve container logs"), "{failure}");
+}
+
 /// A node without a free inotify instance: the kubelet sends the lines, and then why it cannot wait for more.
 #[tokio::test(start_paused = true)]
 async fn follow_reads_on_when_the_kubelet_cannot_watch_a_log() {
@@ -703,20 +715,31 @@ fn indexed_lines_are_whole_lines() {
     assert_eq!(lines.feed(b"\n\n\xff"), b"3: bc\n3: \n");
     assert_eq!(lines.end(), b"3: \xff\n");
     assert_eq!(lines.end(), b"");
+    let shown: usize = (0..100).map(|_| lines.feed(&[b'\r'; 1024]).len()).sum();
+    assert!(shown > LINE_MAX, "a line without an end is printed in parts");
 }
 
 #[tokio::test]
 async fn logs_print_bytes_that_are_no_utf_8() {
     let (target, ..) = server([Some(ended_pod())], [whole(b"a\xff\nb")]);
     let mut printed = Vec::new();
-    let put = |line: &[u8]| {
-        printed.push(line.to_vec());
+    let put = async |line: Vec<u8>| {
+        printed.push(line);
         Ok(())
     };
     print_lines(&target.pods(), &ended_pod(), &args(), put)
         .await
         .unwrap();
     assert_eq!(printed, [b"a\xff\n".to_vec(), b"b\n".to_vec()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_fail_when_no_data_comes() {
+    let (target, ..) = server([Some(ended_pod())], [stalled(b"a\n")]);
+    let (pods, pod, args) = (target.pods(), ended_pod(), args());
+    let printed = print_lines(&pods, &pod, &args, async |_| Ok(())).await;
+    let failure = printed.unwrap_err().to_string();
+    assert!(failure.contains("no data came for 120 s"), "{failure}");
 }
 
 /// A pod on a dead node keeps the state of its containers, and its log cannot be read.

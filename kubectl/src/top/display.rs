@@ -45,7 +45,7 @@ impl Display {
         let mut write = || {
             queue!(output, MoveTo(0, 0))?;
             for (number, line) in lines.iter().enumerate() {
-                let line: String = line.chars().take(width.into()).collect();
+                let line = screen::cropped(line, width.into());
                 if number == 0 && screen::shows_colours() {
                     queue!(
                         output,
@@ -58,11 +58,7 @@ impl Display {
                 }
                 queue!(output, Clear(ClearType::UntilNewLine), Print("\r\n"))?;
             }
-            let last_line: String = printable(&last_line)
-                .replace('\n', " ")
-                .chars()
-                .take(width.into())
-                .collect();
+            let last_line = screen::cropped(&printable(&last_line).replace('\n', " "), width.into());
             queue!(
                 output,
                 Clear(ClearType::FromCursorDown),

@@ -21,6 +21,8 @@ T = TypeVar("T")
 UNDO_SECONDS = 30.0
 # Longest wait of a caller's thread. On Windows, Ctrl-C does not interrupt a wait, but takes effect between two.
 WAIT_SECONDS = 0.2 if os.name == "nt" else None
+# Items that `iterate` reads ahead of its caller.
+ITEMS_AHEAD = 4096
 
 
 @cache
@@ -161,7 +163,7 @@ def drive(
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
-    """The items of an asynchronous iterator, which ends when this one is closed."""
+    """The items of an asynchronous iterator, which ends when this one is closed, and is paused if it is far ahead."""
     forbid_waiting()
     received: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
@@ -169,6 +171,8 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
         try:
             async for item in items:
                 received.put((True, item))
+                while received.qsize() >= ITEMS_AHEAD:
+                    await asyncio.sleep(0.05)
             received.put((False, None))
         except BaseException as error:
             received.put((False, error))

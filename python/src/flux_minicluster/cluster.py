@@ -26,6 +26,9 @@ from .target import NOT_CREATED, Access, Disconnected, Listed, Target
 
 State = Literal["finished", "ready", "deleted"]
 T = TypeVar("T")
+# Longest part of a line that `logs` holds back until the line is complete. (A progress bar may end its lines with `\r`
+# alone.)
+LINE_MAX = 64 * 1024
 
 
 class MiniCluster:
@@ -276,11 +279,14 @@ class MiniCluster:
     def logs(self, *, follow: bool = False, index: int = 0, previous: bool = False) -> Iterator[str]:
         """The lines of a pod's log; `index` 0 is the lead, whose log has the job's output.
 
-        With `follow`, the lines come until the pod ends, and a connection that breaks is resumed.
+        With `follow`, the lines come until the pod ends, and a connection that breaks is resumed. With `previous`, they
+        are those of the container's previous run, which has ended: it cannot be followed.
         """
         return bridge.iterate(self.logs_async(follow=follow, index=index, previous=previous))
 
     async def logs_async(self, *, follow: bool = False, index: int = 0, previous: bool = False) -> AsyncIterator[str]:
+        if follow and previous:
+            raise ValueError("`previous` has ended: leave out `follow`")
         async with self._open() as target:
             cluster = await target.cluster(self.name)
             if self._uid not in (None, cluster["metadata"]["uid"]):
@@ -298,6 +304,8 @@ class MiniCluster:
             async with contextlib.aclosing(_closable(logs.follow(target, pod, start))) as parts:
                 async for part in parts:
                     *lines, rest = (rest + part).split(b"\n")
+                    if len(rest) > LINE_MAX:
+                        lines, rest = [*lines, rest], b""
                     for line in lines:
                         yield line.decode(errors="replace")
             if rest:

@@ -58,10 +58,12 @@ async def follow(
         query += [("previous", "1")] if restarts == 1 else [("follow", "1")] if waits else []
         query += [("sinceTime", since)] if since is not None else []
         broke: str | None = None
+        has_data = False
         is_complete = has_progressed = is_silent = is_away = is_missing = is_refused = False
         try:
             async for data in _chunks(target, name, query):
                 log_refusals.note_success()
+                has_data = True
                 if new := resume.feed(data):
                     has_progressed = True
                     yield new
@@ -70,7 +72,8 @@ async def follow(
             is_complete = not is_refused
             log_refusals.note_success()
         except _Silent as error:
-            is_silent = True
+            # Without data, this connection has never worked.
+            is_silent = has_data
             log_refusals.note_success()
             # A container that runs may print nothing for any time.
             broke = str(error) if can_give_up else None
@@ -89,7 +92,9 @@ async def follow(
                 break
             else:
                 lost = "the node does not have all lines any more"
-        if is_over and is_complete:
+        # A kubelet may remove the log of a container that has ended once it was read whole.
+        had_all = was_complete and is_refused and not has_progressed
+        if is_over and (is_complete or had_all):
             # The container had ended before this read, so nothing else is missing.
             break
         if has_progressed or broke is None:
@@ -193,9 +198,8 @@ async def read(target: Target, pod: dict[str, Any], *, previous: bool = False) -
     """The log of a pod's runner, as far as it goes now."""
     query = [("container", runner_of(pod))] + ([("previous", "1")] if previous else [])
     try:
-        response = await target.log(name_of(pod), query)
-        return await response.read()
+        return b"".join([data async for data in _chunks(target, name_of(pod), query)])
     except (NotAllowed, NotFound):
         raise
-    except FAILURES as error:
+    except (_Silent, *FAILURES) as error:
         raise CallFailed(f"cannot read the log of {name_of(pod)}: {words(error)}") from error
