@@ -23,8 +23,8 @@ use crate::screen;
 use crate::target::Target;
 pub use resume::Resume;
 
-/// Time without data after which a log is requested again. A job may print nothing for longer, but the connection
-/// may also be dead.
+/// Time without data after which a followed log is requested again, and another one counts as unreadable. A job may
+/// print nothing for longer, but the connection may also be dead.
 const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 /// Time until a log that has ended is requested again, since its container still runs.
 const PAUSE_AFTER_END: Duration = Duration::from_millis(250);

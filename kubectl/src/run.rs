@@ -463,7 +463,7 @@ mod tests {
         assert_ne!(requests[1], requests[3]);
     }
 
-    /// An API server that stores the MiniCluster, restarts, and then answers the next attempts to create it with 503.
+    /// An API server that answers all attempts to create the MiniCluster with 503. `exists`: it has stored it.
     #[tokio::test(start_paused = true)]
     async fn creation_without_an_answer_is_undone_or_reported() {
         let text = "failed to create MiniCluster mc: refused";
