@@ -30,10 +30,10 @@ impl From<KubeconfigError> for ConfigError {
     }
 }
 
-/// The configuration of a client: that of the kubeconfig at `path`, else of `$KUBECONFIG` or `~/.kube/config`. Without a
-/// kubeconfig, and if neither `path` nor `context` is given, that of the service account of the pod in which this program
-/// runs. A kubeconfig that cannot be read or names no current context is an error (kubectl then uses the service
-/// account): otherwise, a mistake in it would select another cluster.
+/// The configuration of a client: that of the kubeconfig at `path`, else of `$KUBECONFIG` or `~/.kube/config`. If that is
+/// missing or empty, and neither `path` nor `context` is given, that of the service account of the pod in which this
+/// program runs. A kubeconfig with contexts of which none is chosen is an error (kubectl then uses the service account):
+/// otherwise, a mistake in it would select another cluster.
 pub async fn config(path: Option<&Path>, context: Option<&str>) -> Result<Config, ConfigError> {
     let kubeconfig = match path {
         Some(path) => Kubeconfig::read_from(path)?,
@@ -96,8 +96,8 @@ fn proxy_of_context(kubeconfig: &Kubeconfig, context: Option<&str>) -> Option<St
     proxy.filter(|proxy| !proxy.is_empty())
 }
 
-/// The proxy that kubectl would use for this API server, by the variables `HTTPS_PROXY` and `NO_PROXY`. It uses none for
-/// an API server on the same machine.
+/// The proxy for this API server, by the variables `HTTPS_PROXY` and `NO_PROXY`. As with kubectl, there is none for an API
+/// server on the same machine.
 fn proxy_of_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let either = |upper: &str, lower: &str| {
         [upper, lower]
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proxy_of_the_environment_is_kubectls() {
+    fn proxy_of_the_environment_is_used_unless_excepted() {
         let proxy = |server: &str, variables: &[(&str, &str)]| {
             proxy_of_environment(&server.parse().unwrap(), |name| {
                 let found = variables.iter().find(|(known, _)| *known == name);

@@ -41,7 +41,7 @@ pub struct ValidateArgs {
 /// The resource name of MiniClusters in API paths.
 const PLURAL: &str = "miniclusters";
 
-/// Why the API server could not be asked.
+/// Why a MiniCluster could not be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     #[error("failed to check {what} {name} on the API server: {why}")]
@@ -233,7 +233,7 @@ impl Check<'_> {
     }
 }
 
-/// The problems in a refusal: one for each field that the API server names, else one with its whole message.
+/// The problems in a refusal: one for each field that the API server names, else one with its message.
 fn problems_in(status: &Status) -> Vec<Problem> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let fields: Vec<Problem> = causes

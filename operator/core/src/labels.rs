@@ -1,8 +1,8 @@
 //! Labels and annotations of the objects that the operator creates, and names that these objects share.
 //!
-//! Words: the agent is the entrypoint of every pod. The lead is the pod of index 0. The view is Flux with its
-//! libraries, from an image of its own. The pods of a gang start all or none. A snippet is shell code in `commands` of
-//! the spec.
+//! Words: the agent is the entrypoint of each broker's container. The lead is the pod of index 0. The view is Flux with
+//! its libraries, from an image of its own. The pods of a gang start all or none. A snippet is shell code in `commands`
+//! of the spec.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub const AGENT: &str = "flux-agent";
 pub const API_VERSION: &str = "flux-framework.org/v1alpha2";
 /// The name of the operator's own objects, and of its namespace.
 pub const OPERATOR: &str = "flux-operator";
-/// The field manager of all writes of the operator, and the value of the label `MANAGED_BY`. It is not
+/// The field manager of the operator's writes, and the value of the label `MANAGED_BY`. It is not
 /// `flux-operator`, since that is also the name of FluxCD's operator, which has nothing to do with Flux Framework.
 pub const MANAGER: &str = "flux-framework-flux-operator";
 /// Kubernetes' usual label for the program that manages an object. It does not prove that this operator created
@@ -37,11 +37,11 @@ pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 /// On the Job: the number of pods when the Job was created, or when its size was last changed before a start. The
 /// ConfigMap has the same number: without `minSize`, the command waits for as many brokers.
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
-/// On the Job: hash of the fields of the MiniCluster's spec that cannot change once the Job exists
+/// On the Job: two hashes of fields of the MiniCluster's spec that cannot change once the Job exists
 /// ([`Target::spec_hash`](crate::target::Target::spec_hash)).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
-/// On the Job, if it is in a queue, or its MiniCluster has labels or annotations for one: those that it was created
-/// with, as JSON (`Queueing`). Later changes count for the next Job only.
+/// On the Job, if it was created for a queue, or its MiniCluster had labels or annotations for one: these, as JSON
+/// (`Queueing`). Later changes count for the next Job only.
 pub const QUEUEING: &str = "flux-framework.org/queueing";
 /// On the Job, if the spec has pod templates: their hash (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";
@@ -75,8 +75,7 @@ pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// A label that the documentation promises: `0` on the lead's pod, `services` on the services pod. Other pods lack it.
 pub const JOB_INDEX: &str = "job-index";
-/// Condition that the operator sets on the lead's pod. The Job's failure policy recognises the lead by it: if a pod
-/// with this condition fails, the Job fails.
+/// Condition that the operator sets on the pod of index 0. The Job's failure policy recognises the lead by it.
 pub const LEAD: &str = "flux-framework.org/Lead";
 /// Label by which autoscalers select the pods of a MiniCluster.
 pub const AUTOSCALER: &str = "hpa-selector";

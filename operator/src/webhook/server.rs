@@ -34,7 +34,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two checks how long the current request takes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Largest head of a request, in bytes, and the size of the read buffer.
+/// Largest head of a request and largest read buffer, in bytes.
 const HEAD_MAX: usize = 32 << 10;
 /// A body of at least this many bytes is converted on another thread, so that other connections need not wait. Only one
 /// is converted at a time: a parsed object takes much more memory than its text.
@@ -128,7 +128,7 @@ pub(super) async fn serve(
             // An IPv4 peer has one address, also if the socket shows it as an IPv6 address.
             Ok((stream, address)) => (stream, address.ip().to_canonical()),
             Err(error) => {
-                // A temporary error, such as too many open files.
+                // Such as too many open files. The pause keeps the loop from spinning; its length is arbitrary.
                 log::warn("failed to accept a connection", &error);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -156,8 +156,8 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns when a request has been in progress for longer than the API server waits: its body does not arrive, or the
-/// client does not read the answer.
+/// Returns when a request has been in progress for longer than the API server waits: it waits for the conversion of
+/// others, or the client does not read the answer. (A body that does not arrive ends sooner, with 408.)
 async fn takes_too_long(slot: &ConnectionSlot) {
     while slot.busy_for() < REQUEST_TIMEOUT {
         tokio::time::sleep(CHECK_INTERVAL).await;
@@ -273,7 +273,7 @@ async fn answer(
     }
 }
 
-/// Reads the whole body. Memory is reserved only for what has arrived, so that slow senders take none from others.
+/// Reads the whole body. Memory is reserved only for what has arrived, so that slow senders take no more from others.
 async fn read_body(mut body: Incoming, held: &mut HeldAnswer) -> Result<Vec<u8>, TextAnswer> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > BODY_MAX {

@@ -49,7 +49,7 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen, now: Ti
 }
 
 /// The lead's success, if there is one. The Job reports it, or only the agent does: the Job misses the success of a
-/// pod that has failed, was disrupted, deleted (for example by a suspension) or replaced.
+/// pod that has failed, is kept by a foreign container, or was disrupted, deleted (as by a suspension) or replaced.
 fn success(observation: &Observation, job: &JobSeen, now: Timestamp) -> Option<TrueCondition> {
     let completed_since = |since| TrueCondition {
         reason: Reason::Completed.into(),
@@ -107,7 +107,7 @@ fn failure_beside_foreign_container(
         return None;
     }
     Some(TrueCondition {
-        // The reason that the Job controller gives if a lead's failure fails the Job.
+        // The reason of a Job that the operator (`end_pods_or_fail`) or the Job controller fails for its lead.
         reason: Reason::PodFailurePolicy.into(),
         // The status takes its message from the pods (`status::outcome`).
         message: String::new(),

@@ -59,7 +59,7 @@ pub fn is_stuck(pod: &PodSeen, now: Timestamp) -> bool {
     stuck_from(pod).is_some_and(|time| time <= now)
 }
 
-/// Time until the next of these pods is stuck, if it still exists then. None: no further pod is being deleted.
+/// Time until the next of these pods is stuck, if it still exists then. None: no further one will be.
 pub fn until_stuck<'a>(pods: impl Iterator<Item = &'a PodSeen>, now: Timestamp) -> Option<Duration> {
     let next = pods.filter_map(stuck_from).filter(|time| *time > now).min()?;
     Duration::try_from(next.duration_since(now)).ok()

@@ -5,10 +5,10 @@
 //!                                    | fail the Job | nothing
 //! ```
 //!
-//! **A Job runs the user's program at most once.** (With `OnFailure`, the kubelet may run it again, in the same pod.) A
-//! lead's pod that replaces another one runs nothing: the annotations of the new pod count the earlier pods. So every
-//! restart of the MiniCluster is another Job. `status` counts the restart, with the uid of the Job that is given up,
-//! before that Job is deleted. An operator that is killed at any step then finds by the uid what has been done.
+//! **A Job runs the user's program at most once**, unless it is suspended and resumed. (With `OnFailure`, the kubelet may
+//! run it again, in the same pod.) A lead's pod that replaces another one runs nothing: its annotations count the earlier
+//! pods. So every restart that is decided here is another Job. `status` counts the restart, with the uid of the Job that
+//! is given up, before that Job is deleted: an operator that is killed at any step finds by the uid what has been done.
 //! `Observation::now` is by the operator's own clock, so it is only compared with times that an operator has recorded.
 //!
 //! **The operator fails a Job with a failed index.** (By itself, a failed index fails the Job only after all indexes
@@ -20,9 +20,9 @@
 //! | --- | --- |
 //! | the lead's pod was removed before its program had ended, or never started | within `backoffLimit` |
 //! | the job failed because a follower was removed | within `maxRestarts` |
-//! | somebody deleted the Job | within `backoffLimit`; never if it waited in a queue |
+//! | somebody deleted the Job | within `backoffLimit`; never if it waited in a queue, or if no operator noticed |
 //! | the Job counted pods that a suspension stopped as failed | without a limit |
-//! | the lead ended by itself (even if its pod was removed later), or with success | never |
+//! | the lead ended by itself (with `Never`, even if its pod was removed later), or with success | never |
 //!
 //! If the lead broker is in another cluster (bursting), index 0 is a follower: the Job replaces its pod. Only if it fails
 //! the Job, the rows about the lead apply.
@@ -47,18 +47,19 @@ mod record;
 
 pub use record::{with_counted_restart, with_restart, without_mount_failure, without_pending_restart};
 
-/// A lead that fails within this many seconds after the loss of a follower counts as failed because of that loss.
-/// This matters only with `maxRestarts`, and only if the agent did not learn the cause from Flux.
+/// For this many seconds, the loss of a follower may be why the lead fails. (A rough bound. It matters mostly if the agent
+/// did not learn the cause from Flux.)
 const FOLLOWER_LOSS_WINDOW: i64 = 300;
-/// The reason that the operator gives when it fails a Job that still runs after its MiniCluster has ended.
+/// The reason that the operator gives when it fails a Job that has not ended, although its MiniCluster has.
 const ALREADY_ENDED: &str = "MiniClusterEnded";
-/// At most this many annotated pods are ending at the same time. The operator annotates each by a call of its own, the
+/// At most this many annotated pods are awaited at the same time. The operator annotates each by a call of its own, the
 /// lead first.
 const ENDING_AT_ONCE: usize = 16;
-/// Seconds after the first annotation. Later than this, no further pod is annotated.
+/// Seconds after the first annotation. Later than this, no further pod is annotated: a rough bound, so that a large Job
+/// whose pods end slowly fails at last.
 const NOTIFY_WINDOW: i64 = 600;
-/// Seconds that an annotated pod has to end. Then the operator fails the Job, and the Job controller deletes the pod.
-/// The kubelet writes the annotation into the pod at once, or at its next sync of the pod, within 90 s.
+/// Seconds that an annotated pod has to end. If no other pod is awaited or left to annotate, the operator then fails the
+/// Job. The kubelet writes the annotation into the pod at once, or at its next sync of the pod, within 90 s.
 pub const TIME_TO_END: i64 = 120;
 
 /// Which limit a restart counts against.
@@ -66,14 +67,14 @@ pub const TIME_TO_END: i64 = 120;
 pub enum Limit {
     Backoff,
     MaxRestarts,
-    /// No limit: a person or a queue has suspended and resumed the Job, and thereby asked for the restart.
+    /// No limit: a person or a queue has suspended the Job, and thereby asked for the restart.
     None,
 }
 
 /// What to do with the Job as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
-    /// Nothing: go on with this Job, or create one.
+    /// Nothing about the Job as a whole: `next_action` decides what to create or change.
     Continue,
     /// Count a restart, then delete the Job if it exists: the next one is created when it is gone.
     Restart {
@@ -555,7 +556,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         return Decision::Continue;
     }
     // A Job that fails for another reason than how a pod ended fails for good: the deadline, followers that do not
-    // start, or a reason that the operator itself has set.
+    // start, or a reason of the operator's own.
     let failing = job.failing.as_ref().or(job.failed.as_ref());
     if failing.is_some_and(|failing| !is_by_pods_end(observation, failing)) {
         return Decision::Continue;
@@ -689,7 +690,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
 }
 
 /// The index of a follower that failed to start more often than `backoffLimit` allows. The Job's own limit for each
-/// index is larger, since it also counts the pods that were lost.
+/// index is at least `REPLACEMENTS` (`render::job`), since it also counts the pods that were lost.
 fn index_that_never_starts(observation: &Observation) -> Option<u32> {
     // With `OnFailure`, the Job's own limit for each index is `backoffLimit`, so the Job itself fails.
     if observation.restarts_on_failure {
@@ -750,11 +751,10 @@ pub fn is_by_pods_end(observation: &Observation, condition: &TrueCondition) -> b
         || (condition.reason == Reason::BackoffLimitExceeded && was_lead_stopped())
 }
 
-/// The decision when a follower's snippet or broker has failed.
+/// The decision when a follower has failed by itself.
 fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, follower: &PodSeen) -> Decision {
-    // With `OnFailure`, the Job handles the failure, but it does not see that of a pod in which a foreign container
-    // still runs.
-    if to_replace.is_failing || (observation.restarts_on_failure && follower.kept_by.is_none()) {
+    // With `OnFailure`, the Job handles the failure.
+    if to_replace.is_failing || observation.restarts_on_failure {
         return Decision::Continue;
     }
     end_pods_or_fail(observation, to_replace, follower)
@@ -906,7 +906,7 @@ fn has_living_lead(leads: &[(&PodSeen, Option<PodEnd>)]) -> bool {
     leads.iter().any(|(_, end)| end.is_none())
 }
 
-/// The decision when the lead's program, or a snippet or init container of the user's, has ended.
+/// The decision when a lead has failed (`is_failure`).
 fn when_lead_ended(
     observation: &Observation,
     to_replace: JobToReplace,
@@ -993,7 +993,7 @@ struct JobToReplace {
     is_failing: bool,
 }
 
-/// Restarts if that is allowed. Otherwise the MiniCluster ends.
+/// Restarts if that is allowed. Otherwise the MiniCluster ends, unless it can wait for a valid spec.
 fn restart_or_end(
     observation: &Observation,
     to_replace: JobToReplace,

@@ -31,7 +31,7 @@ pub struct Cluster {
     body: Result<Body, String>,
 }
 
-/// The spec's text, and the values that are needed without parsing it again.
+/// The spec's text, and values of the spec and the status that are needed without parsing them again.
 #[derive(Debug, Clone)]
 struct Body {
     spec: Box<RawValue>,

@@ -14,7 +14,7 @@ use crate::render::elastic::RESIZING;
 /// A Job without its pod template, which has most of a Job's bytes and is not read.
 pub type JobObject = Partial<Job, JobSpecPart, JobStatus>;
 
-/// The part of a Job's spec that is read: the fields that may change.
+/// The part of a Job's spec that is read.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct JobSpecPart {
     pub completions: Option<i32>,

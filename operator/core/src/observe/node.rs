@@ -12,7 +12,7 @@ use crate::observe::partial::Partial;
 
 /// Oldest kubelet (major, minor) that mounts images as volumes by default.
 const MIN_KUBELET: (u32, u32) = (1, 35);
-/// Oldest version (major, minor) of each container runtime that can do so.
+/// Oldest version (major, minor) of each container runtime that counts as able to do so.
 const MIN_RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
 
 /// A node without the parts that the operator does not read: addresses, images, capacities.

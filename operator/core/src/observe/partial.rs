@@ -1,4 +1,4 @@
-//! Kubernetes objects of which only some parts are read. `managedFields`, which are half of an object's bytes, are
+//! Kubernetes objects of which only some parts are read. `managedFields`, which are often half of an object's bytes, are
 //! never read.
 
 use std::any::TypeId;

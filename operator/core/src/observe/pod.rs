@@ -27,8 +27,8 @@ use crate::vocabulary::Reason;
 /// A pod's status, and the part of its spec in [`PodSpecPart`]. (The spec has most of a pod's bytes.)
 pub type PodStatusObject = Partial<Pod, PodSpecPart, PodStatus>;
 
-/// The part of a pod's spec that is read: its node, its scheduler and gates, its restart policy, and its containers'
-/// commands.
+/// The part of a pod's spec that is read: its node, its scheduler and gates, its restart policy, its containers' commands,
+/// and which of its init containers are sidecars.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpecPart {
@@ -302,7 +302,7 @@ impl PodSeen {
         self.is_deleting || self.was_evicted() || self.unseen_end().is_some()
     }
 
-    /// Whether the cluster or its node has reported that it removed the pod.
+    /// Whether the cluster or its node has reported that it removed the pod (other than for exceeding its own limits).
     pub fn was_evicted(&self) -> bool {
         let by_node = |trouble: &Trouble| match Reason::parse(&trouble.reason) {
             Some(Reason::Evicted) => !exceeds_own_limit(&trouble.message),

@@ -13,7 +13,7 @@ use crate::observe::partial::{NAME_MAX, Partial, UID_MAX};
 /// A Service with its selector, but no other part of its spec.
 pub type ServiceObject = Partial<Service, ServiceSpecPart>;
 
-/// Most owners of one Service. Each adds 250 bytes to an object of at most 1.5 MiB, and each new owner rewrites the
+/// Most owners of one Service. Each adds about 250 bytes to an object of at most 1.5 MiB, and each new owner rewrites the
 /// object.
 pub const OWNERS_MAX: usize = 500;
 

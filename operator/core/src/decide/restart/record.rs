@@ -8,7 +8,7 @@ use crate::observe::job::JobSeen;
 use crate::previous_status::{self, rfc3339, short};
 use crate::vocabulary::ConditionType;
 
-/// The status lists at most this many restarts, the last ones.
+/// The status lists at most this many restarts, the last ones, so that it stays small.
 const RESTARTS_KEPT: usize = 20;
 
 /// The status with one more restart counted against `limit`, and without the data about the Job that is given up.
@@ -32,7 +32,7 @@ pub fn with_counted_restart(
         Limit::MaxRestarts => after.max_restarts_used += 1,
         Limit::None => {}
     }
-    // The start time is reset by a suspension, as Kubernetes does with that of a suspended Job.
+    // A suspension resets the start time: Kubernetes gives a resumed Job a new one.
     if limit == Limit::None || previous_status::is_true(status, ConditionType::Suspended) {
         after.start_time = None;
     }

@@ -1,6 +1,6 @@
-//! Tests the decision against everything that can go wrong, with a small model of the Job controller, of the
-//! kubelets with their agents, of watches that lag behind, and of operators that are killed between any two
-//! writes. The model follows Kubernetes' Job controller (`pkg/controller/job`) and `render::job`.
+//! Tests the decision with a small model of the Job controller, of the kubelets with their agents, of watches that lag
+//! behind, and of operators that are killed between any two writes. The model follows Kubernetes' Job controller
+//! (`pkg/controller/job`) and `render::job`, with `restartPolicy: Never`. `ends` tests decisions without the model.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -50,8 +50,8 @@ enum Event {
     /// A watch delivers its next event: about a Job, or about a pod.
     NewsOfJobs,
     NewsOfPods,
-    /// The operator reconciles, and is killed after this many writes. If it makes fewer, it survives: with 9 it always
-    /// does.
+    /// The operator reconciles, and stops after this many writes, as if it were killed. (`NewOperator` replaces it.) With
+    /// 9, it always makes all.
     Operator(u8),
     /// Another operator takes over. Its clock is off by this many seconds.
     NewOperator(i64),
@@ -91,8 +91,8 @@ struct World {
     job: Option<Job>,
     /// In the order of their creation.
     pods: BTreeMap<String, Pod>,
-    /// As stored, with its version.
-    status: (u64, MiniClusterStatus),
+    /// As stored.
+    status: MiniClusterStatus,
     /// The last resourceVersion. It is also the control plane's time, in seconds (`World::now`).
     version: u64,
     /// Events that the watches have not delivered yet.
@@ -138,7 +138,7 @@ impl World {
             max_restarts,
             job: None,
             pods: BTreeMap::new(),
-            status: (0, MiniClusterStatus::default()),
+            status: MiniClusterStatus::default(),
             version: 1,
             news_of_jobs: VecDeque::new(),
             news_of_pods: VecDeque::new(),
@@ -328,7 +328,7 @@ impl World {
         let Some(lead) = self.running_lead() else { return };
         // A failure after a follower was removed may have been caused by the removal.
         let for_a_follower =
-            self.lost_follower && self.status.1.max_restarts_used < self.max_restarts && code != 0;
+            self.lost_follower && self.status.max_restarts_used < self.max_restarts && code != 0;
         // After these ends the program may start again, because their trace can vanish before an operator sees it: any
         // end after the Job was deleted; and, in a pod that is being deleted, a failure, or a success that the runtime
         // missed (the Job counts it as a failure). The model does not ask whether an operator did see it.
@@ -343,7 +343,7 @@ impl World {
         let Some(lead) = self.running_lead() else { return };
         let may_vanish = self.pods[&lead].seen.is_deleting;
         let may_start_again =
-            self.status.1.max_restarts_used < self.max_restarts || may_vanish || self.job.is_none();
+            self.status.max_restarts_used < self.max_restarts || may_vanish || self.job.is_none();
         self.final_ends += u32::from(!may_start_again);
         self.end(
             &lead,
@@ -362,7 +362,7 @@ impl World {
         while !self.news_of_pods.is_empty() {
             self.deliver_pod_news();
         }
-        let job_in_status = self.status.1.job_uid.clone();
+        let job_in_status = self.status.job_uid.clone();
         let is_active_and_reported = |job: &mut Job| {
             !job.seen.is_finished()
                 && job.seen.failing.is_none()
@@ -376,7 +376,7 @@ impl World {
 
     /// Checks what must hold at any time.
     fn check(&mut self) {
-        let status = &self.status.1;
+        let status = &self.status;
         let (backoff_used, max_restarts_used) = (status.backoff_limit_used, status.max_restarts_used);
         let counted = u32::try_from(status.restart_count).unwrap();
         if backoff_used > self.backoff_limit {
@@ -462,7 +462,7 @@ impl World {
         self.settle();
         self.check();
         let left = self.all_active();
-        if previous_status::is_finished(&self.status.1) && !left.is_empty() {
+        if previous_status::is_finished(&self.status) && !left.is_empty() {
             self.record_violation(format!("pods outlive the MiniCluster's end: {left:?}"));
         }
         self
@@ -482,9 +482,9 @@ proptest! {
     ) {
         let world = World { lead_stop_code, ..World::new(size, backoff_limit, max_restarts) }.played(&events);
         prop_assert_eq!(&world.violation, &None);
-        let is_over = previous_status::is_finished(&world.status.1);
+        let is_over = previous_status::is_finished(&world.status);
         prop_assert!(is_over || world.running_lead().is_some(), "it waits for ever: {:#?} {:#?} {:#?}", world.job, world.pods, world.status);
-        let status = &world.status.1;
+        let status = &world.status;
         prop_assert_eq!(status.restart_count, status.backoff_limit_used + status.max_restarts_used);
         // One Job more than restarts. If the MiniCluster has ended without a Job, the last restart may have made none.
         prop_assert_eq!(world.jobs, 1 + u32::try_from(status.restart_count).unwrap() - u32::from(is_over && world.job.is_none() && world.jobs == u32::try_from(status.restart_count).unwrap()));
@@ -511,6 +511,6 @@ proptest! {
         world.settle();
         prop_assert_eq!(&world.violation, &None);
         prop_assert!(world.running_lead().is_some(), "{:#?} {:#?} {:#?}", world.job, world.pods, world.status);
-        prop_assert_eq!(world.status.1.backoff_limit_used, 0);
+        prop_assert_eq!(world.status.backoff_limit_used, 0);
     }
 }

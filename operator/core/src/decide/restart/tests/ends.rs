@@ -1,4 +1,4 @@
-//! Which pod caused a failure, and when the end is certain.
+//! Decisions on given objects: which pod caused a failure, when the end is certain, and what restarts.
 
 use super::*;
 use crate::decide::ending;
@@ -1121,7 +1121,7 @@ fn shutdown_after_the_loss_of_a_follower_is_no_loss() {
     assert!(!restarts(by_shutdown()));
 }
 
-/// `status.lostPods` keeps an entry until the next counted restart, also once another pod has replaced the lost one.
+/// `status.lostPods` keeps an entry also once another pod has replaced the lost one.
 #[test]
 fn node_failure_names_no_follower_replaced_long_ago() {
     let (long_ago, just_now) = ("2025-12-31T18:00:00Z", "2025-12-31T23:59:00Z");

@@ -1,4 +1,4 @@
-//! Sequences of events that once led to a wrong end.
+//! Chosen sequences of events, and how they have to end.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn success_reported_only_by_the_job_is_final() {
 }
 
 /// The program exits with the code by which a follower asks for a replacement. The Job replaces the lead, and is
-/// deleted before an operator has seen any of it.
+/// deleted before an operator has acted on any of it.
 #[test]
 fn replacement_of_unseen_lead_does_not_start_in_another_job() {
     let events = once_running(&[
@@ -145,7 +145,7 @@ fn success_that_the_job_has_replaced_ends_the_minicluster() {
     let events = once_running(&[Event::Delete(0), Event::ProgramEndsUnseen(0), Event::Operator(0)]);
     let world = played_with_size(1, 1, 0, &events);
     assert_eq!(world.violation, None);
-    assert!(previous_status::is_finished(&world.status.1), "it waits for ever");
+    assert!(previous_status::is_finished(&world.status), "it waits for ever");
 }
 
 /// The Job reports the failure before the pods do.
@@ -169,7 +169,7 @@ fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
     assert_eq!(played(0, 1, &events).violation, None);
 }
 
-/// The lead's index is the only one, so the Job fails with `FailedIndexes`.
+/// The lead's index is the only one, so the Job fails with `FailedIndexes` (but it ignores an eviction).
 #[test]
 fn lead_without_followers_starts_again_when_deleted() {
     for event in [Event::Delete(0), Event::Kill(0), Event::Evict(0)] {
@@ -183,7 +183,7 @@ fn lead_without_followers_starts_again_when_deleted() {
             world.status
         );
         assert_eq!(
-            (world.starts, world.status.1.backoff_limit_used),
+            (world.starts, world.status.backoff_limit_used),
             (2, 1),
             "{event:?}"
         );
@@ -229,7 +229,7 @@ fn lead_stopped_before_resume_uses_no_restart() {
     );
     assert_eq!(world.violation, None);
     assert!(world.running_lead().is_some(), "{:#?}", world.status);
-    assert_eq!(world.status.1.backoff_limit_used, 0);
+    assert_eq!(world.status.backoff_limit_used, 0);
     assert_eq!(world.jobs, 2, "the first one has failed");
 }
 
@@ -258,6 +258,6 @@ fn program_that_exits_0_in_a_suspension_can_still_restart() {
         assert_eq!(world.violation, None, "{event:?}");
         assert!(world.running_lead().is_some(), "{event:?}: {:#?}", world.status);
         assert_eq!((world.starts, world.jobs), (3, 2), "{event:?}");
-        assert_eq!(world.status.1.backoff_limit_used, 1, "{event:?}");
+        assert_eq!(world.status.backoff_limit_used, 1, "{event:?}");
     }
 }

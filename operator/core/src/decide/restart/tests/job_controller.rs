@@ -37,8 +37,8 @@ impl World {
         }
     }
 
-    /// The kubelets start pods, and report the end of others. Only the next call (`collect`) removes an ended pod that
-    /// is being deleted.
+    /// The kubelets start pods, and report the end of others. Only a later `collect` removes an ended pod that is being
+    /// deleted.
     pub(super) fn kubelets(&mut self) {
         self.collect();
         let names: Vec<String> = self.pods.keys().cloned().collect();
@@ -80,7 +80,7 @@ impl World {
             self.record_violation(format!("{name} starts beside another"));
         }
         self.starts += 1;
-        if previous_status::is_finished(&self.status.1) {
+        if previous_status::is_finished(&self.status) {
             self.record_violation(format!("{name} starts after the end of the MiniCluster"));
         }
         if self.final_ends > 0 {

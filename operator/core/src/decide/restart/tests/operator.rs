@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// One reconcile, with the same steps as `reconcile`. The operator is killed after `writes`.
+    /// One reconcile, with the steps of `reconcile` that matter here. It stops after `writes`.
     pub(super) fn operator(&mut self, mut writes: u8) {
         let mut may_write = || {
             let may_write = writes > 0;
@@ -154,7 +154,7 @@ impl World {
         let now =
             Timestamp::from_second(1_000_000 + i64::try_from(self.version).unwrap() + self.skew).unwrap();
         let observed = self.index.observed(&Key::new("ns", "mc"));
-        let mut known = self.status.1.clone();
+        let mut known = self.status.clone();
         if let Some(job) = observed.job.as_ref().or(observed.last_job.as_deref())
             && !is_given_up(&known, job)
         {
@@ -249,18 +249,18 @@ impl World {
         let seen = self.index.job(&Key::new("ns", "mc"));
         let seen = seen.filter(|job| !is_given_up(&known, job));
         known.job_uid = seen.map(|job| job.uid).or(known.job_uid.clone());
-        if known != self.status.1 && may_write() {
+        if known != self.status && may_write() {
             self.write(known);
         }
     }
 
     fn write(&mut self, status: MiniClusterStatus) {
-        let version = self.tick();
-        self.status = (version, status);
+        self.tick();
+        self.status = status;
     }
 
     fn finish(&mut self, reason: &str) {
-        let mut status = self.status.1.clone();
+        let mut status = self.status.clone();
         status.conditions.push(testing::condition(
             ConditionType::JobFinished,
             ConditionStatus::True,
@@ -280,7 +280,7 @@ impl World {
         if self.job.is_some() {
             return;
         }
-        let used = self.status.1.backoff_limit_used;
+        let used = self.status.backoff_limit_used;
         self.jobs += 1;
         self.lost_follower = false;
         let uid = format!("job-{}", self.tick());
