@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! input ─► flux_operator_core::offline ─► on_server ─► dry_run (the API server) ─► Judgement
-//! choices: options for all MiniClusters; config: which API server; retry: repeats a call until it succeeds
+//! choices: options for all MiniClusters; config: which API server; retry: repeats a call that has failed
 //! ```
 #![cfg_attr(
     test,
