@@ -29,7 +29,7 @@ use hosts::Hosts;
 use stop::Entrypoint;
 use test_support::report::{Report, median, setting};
 
-/// Time limit for the quorum, and for the end of all hosts.
+/// Time limit for the quorum, and for the end of all hosts: far more than either should take.
 const DEADLINE: Duration = Duration::from_secs(1200);
 /// Where the lead's program notes the depth of the tree when it runs.
 const NOTE: &str = "/mnt/brokers";

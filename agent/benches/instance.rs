@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use hosts::Hosts;
 use test_support::report::{Report, median, setting};
 
-/// Time limit for one run.
+/// Time limit for one run: far more than it should take.
 const DEADLINE: Duration = Duration::from_secs(1800);
 /// The script of `output`: 200,000 lines, and one line of a mebibyte.
 const FLOOD: &str = "awk 'BEGIN { for (i = 0; i < 200000; i++) print \"line\", i, \"of the flood\" }'\n\
@@ -160,7 +160,7 @@ impl Fixture {
             )
         };
         let script: String = (0..lines).map(submit).collect();
-        // It ends with the same commands as the agent's own script.
+        // The last three commands are those of the agent's script, which also lists what has failed (`plan/batch.rs`).
         fs::write(
             "/mnt/batch",
             format!("#!/bin/bash\n{script}flux queue idle\nflux jobs -a\nflux job wait --all\n"),

@@ -6,8 +6,8 @@
 //! lost-syns   packets to the lead are lost for some seconds; then the lead starts
 //! ```
 //!
-//! The result is the time from the moment when nothing is missing any more until the quorum, which starts the
-//! lead's program. Every host has its own mounts, name and address. Names come from /etc/hosts. Needs root.
+//! Each gives the time from the moment when nothing is missing any more until the quorum, which starts the lead's
+//! program. Two more results: a follower's DNS queries for a lead without a name, and the time of a stop. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -37,11 +37,11 @@ use test_support::report::{Report, median, setting};
 
 /// Values of `tbon.connect_timeout`. None: unset.
 const TIMEOUTS: [Option<&str>; 3] = [Some("1s"), Some("5s"), None];
-/// How long the lead has no name.
+/// How long the lead has no name: long enough for all hosts to start.
 const LATE: Duration = Duration::from_secs(3);
-/// How long packets to the lead are lost.
+/// How long packets to the lead are lost: longer than the set values of `TIMEOUTS`.
 const LOST: Duration = Duration::from_secs(8);
-/// Time limit for a quorum.
+/// Time limit for a quorum: far more than it should take.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// The usual grace period of a pod.
 const GRACE: Duration = Duration::from_secs(30);

@@ -14,13 +14,13 @@ use test_support::report::{Report, median, setting};
 
 /// The view's folder in the generated image. /opt/view is a link to it.
 const VIEW: &str = "opt/views/._view/abcdefghijklmnopqrstuvwxyz234567";
-/// As in the released images: 10,000 entries and 130 MB. The view itself has only links and folders.
+/// About as in the released images: 10,000 entries and 130 MB. The view itself has only links and folders.
 const PACKAGES: usize = 40;
 const BYTES: usize = 130_000_000;
 /// The number of large files, which hold half of the bytes.
 const LARGE: usize = 20;
-/// Folders of one package with the numbers of their files. An eighth of the links are in folders that packages
-/// share, as in the image that was measured.
+/// Folders of one package with the numbers of their files. A seventh of the links are in folders that packages
+/// share, so that the agent cannot replace these folders by links. (In the image that was measured: an eighth.)
 const FOLDERS: [(&str, usize); 10] = [
     ("bin", 3),
     ("lib", 3),
@@ -102,7 +102,7 @@ pub fn measure(agent: &Path, report: &mut Report) {
             &format!("copy-{name}-cpu-ratio"),
             cpu(&agent_copies) / cpu(&cp_copies),
         );
-        // The agent writes each byte of the view once, the same in every run.
+        // The same in every run: the agent writes each byte once (none if the file system has reflinks).
         if pods == 1 {
             report.figure("copy-written-ratio", agent_copies[0].written as f64 / size as f64);
         }
@@ -125,8 +125,8 @@ fn touch(bytes: usize) {
     std::hint::black_box(memory);
 }
 
-/// Makes `pods` copies of `size` bytes at once. They stay until the end of the measurement. After a removal, ext4
-/// would search longer for inodes, since it skips those that it has just freed.
+/// Makes `pods` copies of `size` bytes at once, and does not remove them: after a removal, ext4 searches longer for
+/// inodes, since it skips those that it has just freed (`again` measures that).
 fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command) -> Copies {
     let folders: Vec<PathBuf> = (0..pods).map(|pod| top.join(format!("pod-{pod}"))).collect();
     folders.iter().for_each(|pod| fs::create_dir_all(pod).unwrap());
@@ -194,7 +194,7 @@ fn generate(image: &Path) {
                     ..LARGE => BYTES / 2 / LARGE,
                     _ => small / 2 + small * (number % 5) / 4,
                 };
-                // Each file has other bytes.
+                // Of 256 files in a row, no two have the same bytes.
                 let content: Vec<u8> = (0..size).map(|at| (at.wrapping_mul(31) ^ number) as u8).collect();
                 let name = format!("{package}-file-{file}");
                 add(name.clone(), &|path| fs::write(path, &content).unwrap());

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! start   exec of `flux-agent run` to exec of flux, against bash doing the documented steps
-//! wait    memory, wake-ups and DNS queries of followers whose lead is missing, and of one that has joined
+//! wait    memory, CPU, wake-ups and DNS queries of followers whose lead is missing; CPU of one that has joined
 //! copy    `flux-agent view` against `cp -a`
 //! ```
 //!
-//! Runs in its own namespaces, with its own loopback, DNS and /mnt. It changes nothing on the host.
+//! Runs in its own namespaces, with its own loopback, DNS and /mnt. On the host, it writes only the copies of `copy`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

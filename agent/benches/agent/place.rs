@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 /// Name of the cluster in the measurement `start`. The benchmark's host name is that of the cluster's lead.
 pub const CLUSTER: &str = "hello-world";
 
-/// Where a copy of this program is, which then acts as a fake `flux`.
+/// Where a copy of this program is: the fake `flux` of the benchmark `agent`.
 pub const FAKE_FLUX: &str = "/mnt/flux/view/bin/flux";
 /// Where the agent is: the path to which `flux-agent install` installs it.
 pub const AGENT: &str = "/mnt/flux/flux-agent";

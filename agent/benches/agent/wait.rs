@@ -23,7 +23,7 @@ const MANY: usize = 64;
 const JOINED: &str = "joined";
 /// The port on which brokers listen: the default of `network.port` in the spec.
 const PORT: u16 = 8050;
-/// After this time, a waiting follower has finished its first, quick attempts.
+/// Long enough for a follower to start and, if its lead is there, to join.
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub fn measure(report: &mut Report) {

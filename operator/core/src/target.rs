@@ -25,7 +25,7 @@ pub struct Target {
     pub queueing: Queueing,
     /// Whether the labels and annotations for a queue have changed since the Job was created.
     pub has_queueing_changed: bool,
-    /// Whether the Job is in a queue. If the MiniCluster names none, Kueue has put the Job into its default queue.
+    /// Whether the Job is in a queue, even if the MiniCluster names none: Kueue puts Jobs into a default queue.
     pub is_job_queued: bool,
     /// The spec, not validated yet. The error says why it cannot be read.
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
@@ -60,8 +60,8 @@ impl Target {
     /// changes of the MiniCluster count for the next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
         self.is_job_queued = job.is_some_and(|job| job.queue.is_some());
-        // A queued Job without a record is from an earlier version of the operator, or Kueue has put it into a queue by
-        // itself. Then the MiniCluster's present labels count.
+        // A queued Job without a record is from an earlier version of the operator, or others (such as Kueue) have put it
+        // into a queue. Then the MiniCluster's present labels count.
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else {
             return self;
         };
@@ -79,7 +79,7 @@ impl Target {
         self.spec.as_ref().ok().map(render::spec_hash::of)
     }
 
-    /// Validates the spec, also against the options of this installation. The error has every problem.
+    /// Validates the spec and, if it is valid, whether the options of this installation admit it.
     pub fn validate(&self, options: &Options) -> Result<ValidMiniCluster, Vec<Problem>> {
         let spec = self.spec.clone()?;
         let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn label_added_beside_a_queue_in_job_labels_is_noted() {
+    fn label_that_differs_from_queue_in_job_labels_is_a_change() {
         let spec = "size: 2\njobLabels: {kueue.x-k8s.io/queue-name: team}";
         let cluster = crate::testing::cluster(spec);
         let job = crate::render::job::build(&cluster, &Default::default(), &Default::default()).unwrap();

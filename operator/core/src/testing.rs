@@ -7,7 +7,7 @@ use crate::observe::Key;
 use crate::target::Target;
 use crate::vocabulary::ConditionType;
 
-/// The MiniCluster `mc` of generation 1. Its spec does not matter.
+/// The MiniCluster `mc` of generation 1, without a spec that can be read.
 pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
     Target {
         key: Key::new("ns", "mc"),

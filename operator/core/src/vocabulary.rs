@@ -338,7 +338,7 @@ reasons! {
         AgentFailed => Warning: "the agent failed without naming a cause: see the message",
         LeadLost => Warning:
             "the lead's pod was lost, with its node, by a reboot, a drain or a deletion. The MiniCluster restarts up to `backoffLimit` times (default 100). To allow more, recreate it with a larger `backoffLimit`. If no restart is left, a pod that replaces the lead does not run the program again (exit code 239)",
-        // The agent's own failures. `exit-codes.md` has these meanings, too.
+        // The agent's own failures, up to `Internal`. `exit-codes.md` has these meanings, too.
         SpecUnreadable => Warning:
             "the agent cannot read its spec (exit code 240): its ConfigMap was deleted, or is not mounted at `/etc/flux-agent/spec`",
         SpecInvalid => Warning:

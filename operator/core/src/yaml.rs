@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_that_older_yaml_would_take_for_something_else_is_quoted() {
+    fn text_that_yaml_1_1_or_1_2_would_misread_is_quoted() {
         for text in [
             "yes",
             "no",

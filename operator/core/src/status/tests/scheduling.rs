@@ -1,4 +1,4 @@
-//! What the status says about pods that have no node yet.
+//! What the status says about pods that wait for a queue, a scheduler or an image.
 
 use serde_json::{Value, json};
 
