@@ -1,7 +1,7 @@
 //! The archive, read and written like Flux does: the state is loaded before the instance comes up, and dumped
 //! at its end, even if the instance failed.
 //!
-//! `FAKE_FLUX_DUMP` has words: `writes=N` (in N writes), `die=K` (killed before the Kth), `pause=MS` (after
+//! `FAKE_FLUX_DUMP` has words: `writes=N` (in at most N writes), `die=K` (killed before the Kth), `pause=MS` (after
 //! each), `fail` (the dump fails before its last write).
 
 use std::fs::{File, OpenOptions};
@@ -12,10 +12,10 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
-/// The entry that grows by a line with each start.
+/// The only entry: a line for each start, and the lines of `waiting`.
 const STARTS: &str = "starts";
 
-/// The content of the archive at `path`: a line for each earlier start. Fails if there is no archive, as with Flux.
+/// The content of the archive at `path`, from earlier starts. Fails if there is no archive, as with Flux.
 pub fn restore(path: &str) -> Result<String, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let mut archive = tar::Archive::new(GzDecoder::new(file));

@@ -14,7 +14,7 @@ pub struct Book {
     pub online: BTreeSet<u32>,
     /// The drained ranks, with the reasons.
     pub drained: BTreeMap<u32, String>,
-    /// The ranks of running tasks, by task number.
+    /// The followers' ranks on which tasks run, by task number. (The lead's own tasks are not in it.)
     pub tasks: BTreeMap<u64, u32>,
     /// The connection of the lead's agent, once it has joined the group `STAYING` (`broker.rs`).
     pub staying: Option<UnixStream>,

@@ -137,8 +137,8 @@ fn pass_on(request: &str, number: u64, followers: &mut BTreeMap<u32, TcpStream>)
 }
 
 impl Broker {
-    /// rc1 loads the archive. rc3 dumps it, even if rc1 has failed. The broker's code is the first one that is
-    /// not 0. In place of Flux's content, an archive has a line `start` for each start, which tests count.
+    /// rc1 loads the archive. rc3 dumps it, even if rc1 has failed. The broker's code is the first one that is not 0. In
+    /// place of Flux's content, an archive has a line `start` for each start, and the jobs of `waiting`.
     fn with_archive(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
         let restored = self
             .attributes
@@ -556,7 +556,7 @@ fn state_of(state: &str) -> String {
 /// The lead's answer. None: it does not answer, or has no such service.
 fn ask_lead(lead: &str, ipv6: bool, topic: &str, payload: &str) -> Option<String> {
     let mut stream = connect(lead, ipv6)?;
-    writeln!(stream, "{QUESTION}{topic} {}", payload.trim_end_matches('\0')).ok()?;
+    writeln!(stream, "{QUESTION}{topic} {payload}").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer).filter(|answer| !answer.is_empty())

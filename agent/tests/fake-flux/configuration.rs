@@ -117,7 +117,7 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
     })
 }
 
-/// All files of the folder, sorted by name. Tables of later files replace those of earlier ones.
+/// All TOML files of the folder, sorted by name. Tables of later files replace those of earlier ones.
 fn tables(folder: &str) -> Result<toml::Table, String> {
     let failed = |path: &std::path::Path, why: String| format!("{}: {why}", path.display());
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{folder}: {error}"))?;

@@ -1,6 +1,6 @@
 //! Jobs: one child process for each task, on this node and on the followers' nodes. As with Flux's job shell,
-//! the tasks are bound to as many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults
-//! says otherwise.
+//! the tasks of this node are bound to as many cores as the job has tasks, unless `-o cpu-affinity=off` or a file
+//! of defaults says otherwise.
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -93,7 +93,7 @@ fn default_affinity() -> Option<String> {
     })
 }
 
-/// The CPUs of the tasks. None: they are not bound.
+/// The CPUs of the tasks on this node. None: they are not bound.
 fn cpus(request: &Request) -> Option<CpuSet> {
     let affinity = request.affinity.map(str::to_owned).or_else(default_affinity);
     if affinity.as_deref() == Some("off") {
@@ -118,7 +118,7 @@ pub fn code(status: ExitStatus) -> u8 {
     code.to_le_bytes()[0]
 }
 
-/// The rank of each task's node. Each node gets several tasks in a row. Only a job of several nodes uses other nodes,
+/// The rank of each task's node. Each node gets its tasks in a row. Only a job of several nodes uses other nodes,
 /// if it is submitted on the lead. The tasks of other jobs get rank 0, by which `run_tasks` runs them on its own node.
 fn task_ranks(request: &Request) -> Vec<u32> {
     let is_lead = request.nodes > 1 && broker::ask("getattr rank").is_some_and(|rank| rank == "0");
@@ -144,7 +144,7 @@ fn task_ranks(request: &Request) -> Vec<u32> {
         .collect()
 }
 
-/// As in Flux, a task has no terminal.
+/// As in Flux, a task does not write to a terminal.
 #[allow(unsafe_code, reason = "these system calls may be made between fork and exec")]
 fn spawn(mut command: Command, cpus: Option<CpuSet>, term: SigSet) -> std::io::Result<Child> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -160,8 +160,8 @@ fn spawn(mut command: Command, cpus: Option<CpuSet>, term: SigSet) -> std::io::R
 }
 
 /// Starts one child for each task. Returns the highest exit code. `is_run`: this is `flux run`, which prints output at
-/// once, and no job id. Unlike the real `flux submit`, this always waits until the job has ended. Only for a job with a
-/// name, it returns 0 as the real one does, and [`failed`] returns the name if the job has failed.
+/// once, and no job id. Unlike the real `flux submit`, this waits until a job without a begin time has ended. Only for
+/// a job with a name, it returns 0 as the real one does, and [`failed`] returns the name if the job has failed.
 pub fn submit(words: &[&str], is_run: bool) -> u8 {
     let request = parse(words);
     if is_run && request.watch {
@@ -321,7 +321,7 @@ fn collect(
     })
 }
 
-/// Runs the script at once, and encodes its exit code in the job's id.
+/// Runs the script to its end, and encodes its exit code in the job's id.
 pub fn batch(words: &[&str]) -> u8 {
     let request = parse(words);
     let [script, ..] = request.command else { return 1 };

@@ -1,11 +1,11 @@
 //! A fake `flux`, for tests and for the images of CI. It behaves like the real one as far as pods start, join,
-//! run and end, and records its calls. Its behaviour was measured with flux-core 0.88. `make test-flux` runs
-//! the same tests with the real Flux.
+//! run and end. Its behaviour was measured with flux-core 0.88. `make test-flux` runs many of the same tests with
+//! the real Flux.
 //!
-//! As in the real one: the rank comes from the hostlist. A job's tasks run on the requested number of nodes. A
+//! As in the real one: the rank comes from the hostlist. Jobs of the lead run on the requested number of nodes. A
 //! follower waits for the lead, ends with 0 when dismissed or stopped, and stays up when the lead is killed.
 //! The lead runs the program once the quorum has joined. SIGTERM to the lead becomes SIGHUP to the program,
-//! whose code is the lead's. `submit --watch` holds output and errors back unless they go to terminals.
+//! whose code, but at least 1, is the lead's. `submit --watch` holds output and errors back unless they go to terminals.
 //!
 //! With `FAKE_FLUX_RECORD=FILE`, each call appends one line of JSON to the file.
 #![allow(

@@ -46,8 +46,7 @@ fn frame(message: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The topic and the payload of a request, if it is a message.
 pub fn parts(request: &str) -> Option<(&str, &str)> {
-    let (topic, payload) = request.strip_prefix(MESSAGE)?.split_once('\n')?;
-    Some((topic, payload.trim_end_matches('\0')))
+    request.strip_prefix(MESSAGE)?.split_once('\n')
 }
 
 /// The bytes of an answer. Without a payload, it says that there is no such service.

@@ -17,7 +17,8 @@ pub fn encode(words: &[&str]) -> Option<String> {
     let hosts = option("--hosts").filter(|hosts| !hosts.is_empty())?;
     let count = expand(hosts).ok()?.len();
     let mut children = json!({ "core": option("--cores").unwrap_or("0") });
-    if let Some(gpus) = option("--gpu").or(option("--gpus")) {
+    // Flux accepts this short form of `--gpus`, which public manifests have.
+    if let Some(gpus) = option("--gpu") {
         children["gpu"] = gpus.into();
     }
     let ranks = if count == 1 {
