@@ -72,7 +72,7 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
 pub struct Judgement {
     /// MiniClusters that are valid by themselves. If the API server refused one of them, `problems` says so.
     pub miniclusters: Vec<Judged>,
-    /// Notices about a file as a whole: it is valid, but may not mean what its author wanted.
+    /// Notices about a file as a whole: it may not mean what its author wanted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Notice>,
     pub problems: Vec<Problem>,
@@ -135,7 +135,7 @@ impl Judgement {
         }
     }
 
-    /// Joins the judgements of several files. If there is more than one file, problems and notes name theirs.
+    /// Joins the judgements of several files. If there are more than one, problems and notes about a file name theirs.
     pub fn of_files(found: Vec<(&Path, Judgement)>) -> Judgement {
         let has_several = found.len() > 1;
         let mut all = Judgement::default();
@@ -149,7 +149,7 @@ impl Judgement {
         ) in found
         {
             all.miniclusters.extend(miniclusters);
-            // These notes are about a file as a whole, so they name no field that could be lost.
+            // A note that has a field also names a line. So the field is left out.
             all.notes.extend(notes.into_iter().map(|note| {
                 if has_several {
                     Notice::new(file.display().to_string(), note.message)

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 
 use crate::vocabulary::{ConditionType, Reason};
 
-/// Longest message in a status, in characters.
+/// Longest message in a status, in characters: a rough bound, since a status has dozens of messages.
 pub const MESSAGE_MAX: usize = 1024;
 
 /// Whether the MiniCluster has ended.
@@ -26,7 +26,7 @@ pub fn has_been_ready(status: &MiniClusterStatus) -> bool {
         .is_some_and(|timeline| timeline.ready.is_some())
 }
 
-/// Whether the lead's program has begun since the last restart or suspension, according to the timeline.
+/// Whether the lead's container has started since the last restart or suspension, according to the timeline.
 pub fn has_begun(status: &MiniClusterStatus) -> bool {
     status
         .timeline

@@ -70,7 +70,7 @@ pub struct Options {
     pub view_source: ViewSource,
     /// Default of `logging.strict`.
     pub strict_snippets: bool,
-    /// Each MiniCluster gets a NetworkPolicy.
+    /// Each MiniCluster without bursting gets a NetworkPolicy.
     pub network_policy: bool,
     /// `spec.gang` may be used: pods that are scheduled all or none.
     pub gang: bool,
@@ -78,7 +78,7 @@ pub struct Options {
     pub volumes: bool,
     /// `spec.services` may be used.
     pub services: bool,
-    /// The headless Service of MiniClusters that name none.
+    /// Name of the headless Service of MiniClusters that keep the default name.
     pub headless: HeadlessName,
     /// Where the operator sends traces.
     pub traces: Option<Endpoint>,
@@ -104,7 +104,7 @@ impl Default for Options {
 
 impl Options {
     /// Applies the installation's choices to a MiniCluster. The error lists the fields that this installation
-    /// does not serve, each with the chart values that turn them off. `spec.gang` is checked by `gang::build` instead,
+    /// does not accept, each with the chart values that decide this. `spec.gang` is checked by `gang::build` instead,
     /// since it also depends on the cluster's APIs.
     pub fn admit(&self, mut cluster: ValidMiniCluster) -> Result<ValidMiniCluster, Vec<Problem>> {
         let unserved = |field: &str, what: &str, cause: &str, remedy: &str| {
@@ -187,7 +187,7 @@ impl std::fmt::Display for HeadlessName {
 /// Facts about the MiniCluster and the cluster, besides the spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RenderFacts {
-    /// The MiniCluster's uid, for owner references. None: rendered for output to a person.
+    /// The MiniCluster's uid, for owner references. None: rendered for output to a person, or for `validate --server`.
     pub uid: Option<String>,
     /// The size when the Job was created, or when its size was last changed before a start. The AgentSpec keeps it while
     /// pods run. None: the spec's.
@@ -236,8 +236,8 @@ pub struct Objects {
 
 impl Objects {
     /// Whether objects that are created before the Job, and stay as they are from then on, follow from the spec. (The
-    /// curve certificate is random, unless the spec has one. Outdated volumes and Services are replaced, but a Service stays
-    /// if its sidecar gets another name.)
+    /// curve certificate is random, unless the spec has one. Outdated volumes and Services are renewed, but a Service
+    /// stays if its sidecar gets another name.)
     pub fn has_fixed_objects_of_the_spec(&self, cluster: &ValidMiniCluster) -> bool {
         !cluster.users.is_empty()
             || cluster.restful.is_some()

@@ -1,9 +1,9 @@
 //! The spans of a MiniCluster's trace (OpenTelemetry): one for the MiniCluster, and below it one for each step of its
-//! start and each of its pods. Pure.
+//! start, one for the job, and for its first pods one for each run, with its stages. Pure.
 //!
-//! A MiniCluster's times come from its status, in whole seconds. A pod's times are in the second line of its
-//! termination message. OpenTelemetry's tracing API measures code while it runs. These times were recorded earlier, by
-//! Kubernetes and the agents, so this module has types of its own.
+//! A MiniCluster's times come from its metadata and status, in whole seconds. A pod's times are in the second line of
+//! its termination message. OpenTelemetry's tracing API measures code while it runs. These times were recorded earlier,
+//! by Kubernetes, the operator and the agents, so this module has types of its own.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,9 +21,9 @@ use crate::labels;
 use crate::observe::Key;
 use crate::observe::pod::PodStatusObject;
 
-/// If a pod is seen for the first time, its ends within this time get spans: it may have ended while no operator led.
-/// If another leader has sent these spans already, they get the same ids again. Earlier ends get no spans, since there
-/// may be thousands of them.
+/// If a pod is seen for the first time, its ends within this time (long enough for a change of leaders) get spans: it
+/// may have ended while no operator led. If another leader has sent these spans already, they get the same ids again.
+/// Earlier ends get no spans, since there may be thousands of them.
 const RECENT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Most stages of a pod that get spans. The agent has about 18; a forged message has room for hundreds.
@@ -409,28 +409,25 @@ mod tests {
         let running = json!({ "running": {} });
         let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
         let reports = [
-            (json!({ "state": running }), 0, None),
-            (json!({ "state": first }), 0, Some("first")),
-            (json!({ "state": first }), 0, None),
-            (json!({ "state": waiting, "lastState": first }), 0, None),
+            (json!({ "state": running }), None),
+            (json!({ "state": first }), Some("first")),
+            (json!({ "state": first }), None),
+            (json!({ "state": waiting, "lastState": first }), None),
             (
                 json!({ "state": running, "lastState": first, "restartCount": 1 }),
-                1,
                 None,
             ),
             (
                 json!({ "state": second, "lastState": first, "restartCount": 1 }),
-                1,
                 Some("second"),
             ),
             (
                 json!({ "state": second, "lastState": first, "restartCount": 1 }),
-                1,
                 None,
             ),
         ];
         let index = Index::default();
-        for (status, restarts, want) in reports {
+        for (status, want) in reports {
             let mut pod = pod(PARENT, "0", status);
             pod.metadata.namespace = Some("team".into());
             let known = index.runner_ends(&pod.metadata);
@@ -439,7 +436,7 @@ mod tests {
                 .map(|traced| traced.spans[0].attributes[0].1.clone())
                 .collect();
             let want: Vec<_> = want.into_iter().map(Attribute::from).collect();
-            assert_eq!(hosts, want, "{restarts} restarts, {known:?} known");
+            assert_eq!(hosts, want, "{known:?} known");
             index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
         }
         // An end that was never seen as the present state.

@@ -45,9 +45,9 @@ pub fn resource(version: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, version, "Workload"))
 }
 
-/// Why the Job of these Workloads waits, in Kueue's words. A Job has several if it has grown: the admitted one of the
-/// smaller size, until Kueue admits the one of the larger size, and finished ones of earlier sizes. The result is about
-/// the newest that is not finished.
+/// Why the Job of these Workloads waits. A Job has several if it has grown: the admitted one of the smaller size, until
+/// Kueue admits the one of the larger size, and finished ones of earlier sizes. The newest that is not finished counts,
+/// or else the newest.
 pub fn why(workloads: impl IntoIterator<Item = Workload>) -> String {
     let is_true = |workload: &Workload, type_: &str| {
         condition(workload, type_)
@@ -85,7 +85,7 @@ fn condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
         .find(|condition| condition.type_ == type_)
 }
 
-/// Why this Workload is not admitted or was stopped.
+/// What this Workload waits for, and why it was stopped, if it was.
 fn explain(workload: &Workload) -> String {
     let status = workload.status.clone().unwrap_or_default();
     let condition = |type_: &str| condition(workload, type_);

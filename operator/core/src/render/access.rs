@@ -18,10 +18,10 @@
 //! unknown is usually root. So two rules keep Secrets that only root reads (passwords, the munge key) from them.
 //! (With the RESTful API, the runner may be any user, so `spec.users` do not count.)
 //!
-//! - The agent passes the pod's groups on to Flux's user. So with such a Secret, the fsGroup is [`SECRETS_GROUP`],
-//!   which the agent does not pass on.
-//! - Beside user data, these Secrets have mode 0400 if the runner's user is unknown. With `spec.users`, which needs
-//!   root, the certificate has it too.
+//! - The agent passes the pod's groups on to `fluxUser`. So with this user and such a Secret, the fsGroup is
+//!   [`SECRETS_GROUP`], which the agent does not pass on.
+//! - Beside user data, these Secrets have mode 0400 if the runner's user is unknown and there are other users. With
+//!   `spec.users`, which needs root, the certificate has it too.
 
 use flux_shared::names::SECRETS_GROUP;
 use flux_shared::overlay::Overlay;

@@ -15,7 +15,7 @@ pub(super) fn config_map(
     facts: &RenderFacts,
 ) -> Result<ConfigMap, RenderError> {
     let mut spec = derive::agent_spec(&ValidMiniCluster {
-        // If the Job exists, `initial_size` is given: its pods have read this size, or will.
+        // `initial_size` is that of an existing Job, whose pods have read this size, or will.
         size: facts.initial_size.unwrap_or(cluster.size),
         max_size: facts.maximum_size.unwrap_or(cluster.max_size),
         ..cluster.clone()

@@ -197,8 +197,8 @@ fn grace_period(cluster: &ValidMiniCluster) -> String {
     format!("{}={}", names::GRACE_PERIOD, cluster.grace_period())
 }
 
-/// The container that runs Flux: the only one that is no init container. `restarts_left`: how often the MiniCluster may
-/// still restart.
+/// The container that runs Flux: the only one that is no init container. `restarts_left`: how many restarts
+/// `backoffLimit` still allows.
 pub(super) fn runner(
     cluster: &ValidMiniCluster,
     view: ViewFrom,
@@ -395,7 +395,7 @@ fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
 /// Resources of the operator's own init containers: those of `flux.container`, else the runner's cpu and memory.
 ///
 /// A quota on cpu or memory rejects a pod if one of its containers lacks them, and such a pod is not of Kubernetes'
-/// class Guaranteed. These resources cost nothing: for a pod, Kubernetes counts its init containers or its
+/// class Guaranteed. Those of the runner cost nothing: for a pod, Kubernetes counts its init containers or its
 /// containers, whichever need more.
 fn own_init_resources(cluster: &ValidMiniCluster) -> Option<ResourceRequirements> {
     let view_resources = &cluster.view.resources;

@@ -1,4 +1,4 @@
-//! The mutable part of an existing Job: its size, and whether it is suspended. All other fields are fixed.
+//! The mutable part of an existing Job: its size, whether it is suspended, and, when it is resumed, its deadline.
 
 use flux_shared::validate::{MAX_SIZE, ValidMiniCluster};
 use k8s_openapi::api::batch::v1::Job;

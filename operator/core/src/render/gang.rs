@@ -105,7 +105,7 @@ pub struct Served {
     pub kubernetes: bool,
     pub coscheduling: bool,
     pub volcano: bool,
-    /// The newest alpha form of Kubernetes' API that is served. It is not used: a message says so if there is no gang.
+    /// The newest alpha form of Kubernetes' API that is served. It is not used, only named by `why_no_gang`.
     pub alpha: Option<Alpha>,
 }
 
@@ -200,7 +200,7 @@ pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
     served.for_scheduler(scheduler(cluster))
 }
 
-/// How many pods have to be scheduled at once. `least`: `minSize`.
+/// How many pods have to be scheduled at once. `least`: how many brokers the command waits for; None: for all.
 pub fn count(least: Option<u32>, size: u32) -> u32 {
     least.map_or(size, |least| least.min(size))
 }

@@ -1,7 +1,7 @@
-//! The Indexed Job: one index for each broker. Index 0 is the lead.
+//! The Indexed Job: one index for each broker. Index 0 is the lead, unless the lead is in another cluster.
 //!
 //! Only index 0 decides whether the Job succeeds. With restartPolicy Never, the Job runs the program at most once: a
-//! failure of the lead fails its index, and a pod that replaces a disrupted lead runs nothing (it knows by its
+//! failure of the lead fails its index or the Job, and a lead's pod that replaces another runs nothing (it knows by its
 //! annotations). Followers that are removed are replaced. The operator fails the Job when an index has failed. A
 //! restart of the whole MiniCluster is another Job (`crate::decide::restart`). Without an operator, the Job fails when
 //! all pods have ended.
@@ -24,9 +24,9 @@ use crate::labels;
 /// a Job may fail at once.
 pub(super) const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
-/// How often the Job replaces a lost follower, even if `backoffLimit`, which counts restarts of the whole MiniCluster,
-/// is smaller. (The operator counts followers that do not start: `decide::restart`.) With `OnFailure`, all failures
-/// count against `backoffLimit`, also those of followers.
+/// How often the Job replaces the lost follower of an index, even if `backoffLimit`, which counts restarts of the whole
+/// MiniCluster, is smaller. (It equals that limit's default. Disruptions do not count. The operator counts followers
+/// that do not start: `decide::restart`.) With `OnFailure`, all failures count against `backoffLimit`.
 pub(crate) const REPLACEMENTS: i32 = 100;
 
 /// The Job, before the overlay of the spec is applied.
@@ -163,7 +163,7 @@ fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<Stri
 }
 
 /// The Job's failure policy. The first matching rule decides. Without a match, the failure counts for its index: a
-/// retriable failure of our init containers, a follower that was stopped, or a pod that its node rejected.
+/// retriable failure of our init containers, an end with a code excepted below, or a pod that its node rejected.
 ///
 /// `own_init`, `user_init`: names of the init containers of the operator, and of the user's pod template.
 fn failure_policy(cluster: &ValidMiniCluster, own_init: &[String], user_init: &[String]) -> PodFailurePolicy {

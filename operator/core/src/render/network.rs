@@ -1,4 +1,4 @@
-//! The NetworkPolicy of a MiniCluster: only its own pods reach its brokers. Other ports stay open to all. This holds
+//! The NetworkPolicy of a MiniCluster: only its brokers' pods reach the brokers' port. Other ports stay open to all,
 //! even where another policy denies everything, since NetworkPolicies add up.
 
 use flux_shared::names;

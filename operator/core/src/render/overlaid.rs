@@ -1,5 +1,5 @@
-//! Objects whose pods have an overlay (`spec.podTemplate`) or belong to a gang. Both may use fields that the
-//! Rust types lack, so these objects are sent as JSON; all others as rendered.
+//! Objects whose pods have an overlay (`podTemplate`, `servicesPodTemplate`) or belong to a gang. Both may use fields
+//! that the Rust types lack, so these objects are sent as JSON; all others as rendered.
 
 use flux_shared::overlay::Overlay;
 use serde::de::Error;

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::labels;
 
-/// The pod template of the Job, before the overlay is applied. `restarts_left`: how often the MiniCluster may still
-/// restart.
+/// The pod template of the Job, before the overlay is applied. `restarts_left`: how many restarts `backoffLimit` still
+/// allows.
 pub(super) fn template(
     cluster: &ValidMiniCluster,
     options: &Options,

@@ -19,7 +19,7 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     let annotations = metadata.annotations.get_or_insert_default();
     // The MiniCluster's own labels and annotations with which this Job was created. If they change later, only the next
     // Job gets the new ones (`target.rs`). Labels of `jobLabels` are left out: validation adds them again from the
-    // spec. A Job in a queue always has this record: without one, the MiniCluster's present labels would count.
+    // spec. A Job that names a queue always has this record: without one, the MiniCluster's present labels would count.
     let queueing = cluster.queueing.clone().without_job_labels(&cluster.job_labels);
     if queueing != Queueing::default() || cluster.queueing.queue().is_some() {
         annotations.insert(labels::QUEUEING.to_owned(), json!(queueing).to_string());
@@ -30,8 +30,8 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     for (key, value) in of_size(cluster, cluster.size) {
         match value {
             Value::String(value) => annotations.insert(key, value),
-            // The value is null: Kueue rejects a least number of pods that is the Job's size. (The annotation to remove
-            // may be the author's own.)
+            // The value is null: Kueue rejects a least number of pods that is not below the Job's size. (The annotation
+            // to remove may be the author's own.)
             _ => annotations.remove(&key),
         };
     }

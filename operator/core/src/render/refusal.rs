@@ -204,7 +204,7 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
 /// The items of `list` that may be the one that was sent at index `place`. The list has no merge key, and a webhook has
 /// added `more` items.
 fn near(list: &[Value], place: usize, more: usize) -> &[Value] {
-    /// In a list up to this length, all items are candidates. In a longer one that would take too long.
+    /// In a list up to this length (a rough bound), all items are candidates. In a very long one that takes too long.
     const SHORT: usize = 32;
     if list.len() <= SHORT {
         list

@@ -135,10 +135,11 @@ pub fn needs_image_volume_gate(objects: &Objects, minor: u32) -> bool {
 }
 
 /// Whether the objects may need a newer Kubernetes than the oldest supported one, so that its version has to be looked
-/// up. With `nodes_mount_images`, nodes are new enough for image volumes, and no API server is older than its nodes.
-pub fn needs_version_check(objects: &Objects, nodes_mount_images: bool) -> bool {
+/// up. With `has_node_for_images`, a node is new enough for image volumes, and no API server is older than its nodes.
+pub fn needs_version_check(objects: &Objects, has_node_for_images: bool) -> bool {
     // 0 is older than every version that a field needs. false: no dry run was made yet.
-    unsupported(objects, if nodes_mount_images { IMAGE_VOLUMES } else { 0 }, false).is_some()
+    let minor = if has_node_for_images { IMAGE_VOLUMES } else { 0 };
+    unsupported(objects, minor, false).is_some()
 }
 
 /// Why Kubernetes 1.`minor` cannot run the objects: the field, and the remedy. None: it can. `keeps_images`: a dry run
@@ -231,7 +232,7 @@ mod tests {
         assert!(!needs_image_volume_gate(&plain, 34));
         assert!(
             !needs_version_check(&objects("size: 1", true), true),
-            "the nodes are new enough, so the API server is, too"
+            "a node is new enough, so the API server is, too"
         );
     }
 }

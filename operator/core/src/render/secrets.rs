@@ -13,7 +13,7 @@ use super::{Generated, RenderFacts, metadata};
 /// Length of a generated password. Each character has 5 random bits, so these are 130 bits.
 const PASSWORD_LENGTH: usize = 26;
 
-/// The Secrets that the cluster needs: none, one or two.
+/// The Secrets with credentials that the cluster needs: none, one or two.
 pub(super) fn build(
     cluster: &ValidMiniCluster,
     facts: &RenderFacts,
@@ -33,12 +33,10 @@ pub(super) fn build(
     let mut secrets = Vec::new();
     if !cluster.users.is_empty() {
         let passwords = cluster.users.iter().map(|user| {
-            // Every user takes a word, so that one user's own password does not change another's generated one.
-            let random_word = random_words.next().unwrap_or_default();
-            let password = user
-                .password
-                .clone()
-                .unwrap_or_else(|| random_word.chars().take(PASSWORD_LENGTH).collect());
+            let password = user.password.clone().unwrap_or_else(|| {
+                let random_word = random_words.next().unwrap_or_default();
+                random_word.chars().take(PASSWORD_LENGTH).collect()
+            });
             (user.name.clone(), password)
         });
         secrets.push(secret(
@@ -79,12 +77,7 @@ mod tests {
     fn given_secrets_are_kept_and_missing_ones_generated() {
         let spec = "users: [{name: ada, password: butter}, {name: bob}]\nfluxRestful: {token: mine}";
         let cluster = crate::testing::cluster(&format!("{spec}\ncontainers: [{{image: a}}]"));
-        let words = [
-            "unused".to_owned(),
-            "2".repeat(32),
-            "key".to_owned(),
-            "token".to_owned(),
-        ];
+        let words = ["2".repeat(32), "key".to_owned(), "token".to_owned()];
         let generated = Generated::new(Certificate::from_keys("mc-0", &[1; 32], &[2; 32]), words.into());
         let found = build(&cluster, &RenderFacts::default(), &generated);
         let text = |i: usize, key: &str| {

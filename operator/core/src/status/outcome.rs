@@ -189,7 +189,7 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
 }
 
 /// The outcome of the last pod that failed by itself (a follower's snippet, say) while pods are missing. It is reported
-/// although the Job creates the pod again.
+/// although the Job may create the pod again.
 fn failed_while_incomplete(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     if summary.is_complete() {
         return None;
@@ -386,9 +386,9 @@ fn is_of_kubernetes(reason: &str) -> bool {
 }
 
 /// Why the Job failed, with `reason` and `message` from its condition. These are reported if the Job's deadline was
-/// exceeded, or if the operator has failed the Job with a reason of its own. (For `LeadFailed`, the outcome of the
-/// lead's pod is reported, if that pod is known.) Otherwise the outcome is that of the pod that failed the Job: the first
-/// one that is not created again, or the last one if pods were retried too often.
+/// exceeded, if the operator has failed the Job with a reason of its own, or if no pod is known as the cause. (For
+/// `LeadFailed`, the lead's pod is reported, if it is known.) Otherwise the outcome is that of a lost pod, or of the
+/// pod that failed the Job: the first one that is not created again, or the last one if pods were retried too often.
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !is_of_kubernetes(reason) {
         let mut known = inputs.pods.iter().chain(&inputs.gone);
@@ -484,9 +484,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         CheckedSpec::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
         CheckedSpec::Invalid(_) => (0, 0),
     };
-    // `loss_that_ended_the_lead` (the lead has ended, perhaps because of a lost follower) and
-    // `follower_lost_by_failing_job` (the Job names a follower) do not read `restarts_on_failure`, `min_size` and
-    // `last_job`.
+    // Nothing that is called below reads `restarts_on_failure` or `min_size`, nor, since there is a Job, `last_job`.
     let observation = Observation {
         status: inputs.previous,
         is_spec_valid: matches!(inputs.spec, CheckedSpec::Valid(_)),
@@ -639,8 +637,8 @@ fn with_cause_of_stop(pod: &PodSeen, outcome: Outcome) -> Outcome {
     }
 }
 
-/// The outcome of a failed init container. In the operator's own only the agent runs, so the exit code is one of the
-/// agent. A user's init container does not run the agent, so its termination message is not read as one of the agent.
+/// The outcome of a failed init container. In the operator's own only the agent runs, so a code of [`Category`] is
+/// the agent's. A user's init container does not run the agent, so its termination message is not read as the agent's.
 fn of_init(init: &FailedInit, place: &str) -> Outcome {
     let exit = &init.exit;
     if init.is_users {
@@ -714,8 +712,8 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
     )
 }
 
-/// The outcome according to the agent's termination message. None: the program ended by itself, so its exit code says
-/// all.
+/// The outcome according to the agent's termination message. None: the program has ended, and the container's state
+/// says how.
 fn from_termination(termination: &Termination, place: &str) -> Option<Outcome> {
     let details = if termination.message.is_empty() {
         String::new()

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::target::Target;
 
 /// The patch; None if nothing differs. It tests the uid, so that the API server rejects it if the MiniCluster was
-/// replaced by another one of the same name. (A merge patch of a status could not do this.) The first status after the
-/// Job was created also tests the generation. From that status on the API server rejects edits, so the spec must still
-/// be the one that the Job was created from.
+/// replaced by another one of the same name. (A merge patch of a custom resource's status could not do this.) The first
+/// status after the Job was created also tests the generation. From that status on the API server rejects most edits,
+/// so the spec must still be the one that the Job was created from.
 pub fn build(
     target: &Target,
     before: &MiniClusterStatus,
@@ -64,8 +64,8 @@ fn fields(status: &MiniClusterStatus) -> serde_json::Result<BTreeMap<String, Box
     serde_json::from_str(&serde_json::to_string(status)?)
 }
 
-/// Whether the patch should be sent at once, since a user or a tool may wait for the change. A patch that changes only
-/// pod counts, messages and the reasons of conditions can be delayed (`status.reason` has the most important reason).
+/// Whether the patch should be sent at once, since a user or a tool may wait for the change. Others can wait, such
+/// as changes of pod counts, messages and the reasons of conditions (`status.reason` has the most important reason).
 /// That all `wanted` pods are ready is not delayed: users wait for this after they have changed `size`.
 pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus, wanted: u32) -> bool {
     let are_all_ready = |status: &MiniClusterStatus| {

@@ -24,7 +24,7 @@ fn agent_message(by: &str, code: i32) -> String {
 }
 
 #[test]
-fn container_end_unseen_by_runtime_counts_as_node_restart() {
+fn container_end_that_nobody_saw_counts_as_removal() {
     for (code, reason, message) in [
         // containerd after a reboot: after a power loss, and after an orderly shutdown.
         (255, "Unknown", String::new()),
@@ -105,8 +105,7 @@ fn sidecar_that_ended_with_the_pod_is_not_why_it_failed() {
     let container = |name: &str, code: i32| {
         serde_json::json!({
             "name": name, "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
-            // The kubelet writes false for every container that does not run.
-            "started": false, "state": { "terminated": { "exitCode": code, "reason": "Error" } },
+            "state": { "terminated": { "exitCode": code, "reason": "Error" } },
         })
     };
     let waiting = serde_json::json!({ "waiting": { "reason": "PodInitializing" } });

@@ -405,7 +405,7 @@ fn lost_or_never_started_pod_differs_from_one_that_failed() {
         // A pod that was replaced did not fail the Job, although it ended first.
         (
             "PodFailurePolicy",
-            vec![evicted.clone(), ended(0, 2, 5)],
+            vec![evicted, ended(0, 2, 5)],
             Some(0),
             "NonZeroExitCode",
             "the lead (index 0) ended with exit code 2",
@@ -485,7 +485,7 @@ fn users_init_container_failure_is_reported_and_not_retried() {
 }
 
 #[test]
-fn reason_of_a_job_limit_names_only_known_pods() {
+fn failed_job_names_a_pod_only_if_it_is_the_known_cause() {
     assert_reported([
         (
             "MaxFailedIndexesExceeded",
