@@ -3,7 +3,7 @@
 //! When a CRD is deleted, the API server deletes its objects, and Kubernetes' garbage collector then deletes what
 //! those own. But the garbage collector may not yet know a CRD that is younger than half a minute: Jobs and pods
 //! would run on without an owner. With a foreground deletion, each MiniCluster exists until the garbage collector
-//! has deleted its objects.
+//! has deleted its Job and pods.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -25,13 +25,13 @@ use crate::api::pages::all_metadata;
 use crate::health::log;
 use crate::reconcile::apply::{delete_params, ignore_gone};
 
-/// Pause between two lists.
+/// Pause between two lists, and before a failed call is retried.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest time between two log lines that name the remaining MiniClusters.
+/// The log names the remaining MiniClusters whenever they have changed, and otherwise after this time.
 const REMINDER: Duration = Duration::from_secs(30);
 /// Most MiniClusters that a message names.
 const NAMED: usize = 10;
-/// Kubernetes' finalizer of a foreground deletion: the object exists until the objects that it owns are deleted.
+/// Kubernetes' finalizer of a foreground deletion: objects that block it (`blockOwnerDeletion`) are deleted first.
 const FOREGROUND: &str = "foregroundDeletion";
 
 /// Arguments of `delete-miniclusters`.
@@ -87,7 +87,7 @@ fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Erro
 /// Deletes all MiniClusters, and waits at most `seconds` for it; returns a sentence about the result.
 pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, DeletionError> {
     let deadline = Instant::now() + Duration::from_secs(seconds.into());
-    // Every MiniCluster that was listed at least once. All of them are deleted when the loop ends.
+    // All MiniClusters that `delete_and_list` has returned. All of them are deleted when the loop ends.
     let mut deleted = BTreeSet::new();
     let mut last_report: Option<(BTreeSet<String>, Instant)> = None;
     // A temporary error is retried until the deadline.
@@ -144,7 +144,7 @@ fn first_names(names: &BTreeSet<String>) -> String {
 }
 
 /// Starts a foreground deletion of each MiniCluster for which none has begun, even if another deletion has. Returns
-/// those that still exist, as NAMESPACE/NAME.
+/// all that existed before that, as NAMESPACE/NAME.
 async fn delete_and_list(client: &Client) -> Result<BTreeSet<String>, DeletionError> {
     let mut names = BTreeSet::new();
     for metadata in list::<MiniCluster>(client, "MiniClusters", "").await? {
@@ -214,8 +214,8 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// A client of an API server without MiniClusters and with these PersistentVolumes. It fails the first call for
-    /// each path with 503.
+    /// A client of an API server without MiniClusters and with these PersistentVolumes, and the calls that it gets. It
+    /// fails the first of equal calls with 503.
     fn server(volumes: Vec<Value>) -> (Client, Arc<Mutex<Vec<String>>>) {
         let calls: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = calls.clone();

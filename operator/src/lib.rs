@@ -4,7 +4,7 @@
 //! cli ─► controller ─► observe (watches) ─► reconcile: flux_operator_core decides and renders ─► apply ─► one patch
 //! cli ─► webhook, definition, delete_miniclusters; flux_operator_core::offline: validate, render;
 //!        flux_operator_client: validate --server
-//! api, health: used by all of these
+//! api, health: used by most of these
 //! ```
 #![cfg_attr(
     test,

@@ -12,7 +12,7 @@ use crate::api::retry;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 
-/// Most items of each queue below that are written at the same time. Few, since nothing waits for these writes.
+/// Most items of each queue below that are written at the same time. Few, since no reconcile waits for these writes.
 const BACKGROUND_WRITES: usize = 4;
 
 /// Deletes PersistentVolumes whose MiniClusters are gone. Kubernetes' garbage collector does not: a

@@ -17,7 +17,7 @@ use crate::observe::watch::KINDS;
 /// The state that the health server reads once this process leads.
 struct Serving {
     store: Store<Cluster>,
-    /// Number of kinds whose first list is complete.
+    /// Number of the kinds in `KINDS` that are listed, or whose list is not waited for.
     synced_kinds: watch::Receiver<usize>,
     queue: QueueRecord<Key>,
 }

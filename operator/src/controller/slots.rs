@@ -15,12 +15,12 @@ use crate::reconcile::context::pauses::LastOutcome;
 /// At most this many reconciles that are not slow. Each has up to three connections of its own (150 kB each).
 /// With fewer the API server would be idle at times, and more would only wait in it.
 const CONCURRENCY: usize = 48;
-/// At most this many of the `CONCURRENCY` slots are for retries.
+/// At most this many of the `CONCURRENCY` slots are for retries: a third is always left to the others.
 const RETRIES: usize = 32;
-/// At most this many of the `RETRIES` slots are for retries of slow reconciles. Such a retry holds its slot until it
-/// counts as slow again. Other retries, which may end at once, must not wait for that.
+/// At most this many of the `RETRIES` slots are for retries of slow reconciles. Such a retry mostly holds its slot
+/// until it counts as slow again. Other retries, which may end at once, must not wait for that.
 const SLOW_RETRIES: usize = 24;
-/// At most this many slow reconciles, in addition to `CONCURRENCY`.
+/// At most this many slow reconciles, in addition to `CONCURRENCY`: while they wait, they hold memory.
 const SLOW: usize = 64;
 
 /// The slots of all reconciles.

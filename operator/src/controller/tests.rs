@@ -105,7 +105,7 @@ async fn reconcile_uses_what_changed_while_it_waited_for_its_turn() {
 }
 
 /// The MiniCluster is deleted while an object of `resource` is being created, as when an admission webhook is slow.
-/// Returns the calls about Jobs and pods.
+/// Returns the calls about Jobs and pods, and the context.
 async fn calls_when_deleted_during(resource: &'static str) -> (Vec<String>, Arc<Context>) {
     calls_with_event_during(resource, || Event::Delete(minicluster("app:1", "u", 1))).await
 }

@@ -41,7 +41,7 @@ where
         .with(is_not_of_kube)
 }
 
-/// Logs a failure that will be retried.
+/// Logs a failure after which the program goes on.
 pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(error = causes(error), "{what}");
 }

@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Pause between two calls of `trim`.
+/// Pause between two calls of `trim`. Arbitrary: freed memory need not be returned at once.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Returns freed memory to the kernel twice a minute. Never ends.

@@ -210,7 +210,7 @@ impl Metrics {
         };
         self.calls
             .count(&[verb, known_or_other(&resource, RESOURCES), class]);
-        // A number that is no HTTP status counts as no answer, so that the number of series is bounded.
+        // A number that is no HTTP status counts as no answer here, so that the number of series is bounded.
         let code = status
             .filter(|code| (100..600).contains(code))
             .map(|code| code.to_string());

@@ -1,7 +1,7 @@
-//! Catches panics. A panic is a bug in the operator that one object triggers. It is caught in that object's
-//! reconcile and reported, and the object is retried later.
+//! Catches panics. A panic is a bug in the operator that one object triggers. If it is caught in that object's reconcile,
+//! it is reported, and the object is retried later. A watch skips the object, and only the log shows the panic.
 //!
-//! The report has the source line of the panic but not its message, which may contain anything, even a password.
+//! Reports have the source line of the panic but not its message, which may contain anything, even a password.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
@@ -14,7 +14,7 @@ thread_local! {
     static SOURCE_LINE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Installs a panic hook that logs the source line of each panic.
+/// Installs a panic hook that logs the source line of each panic, and keeps it for `panicked`.
 pub fn install_hook() {
     set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(

@@ -19,7 +19,7 @@ pub struct Gauge(GaugeVec);
 pub struct Histogram(HistogramVec);
 
 // `labels` are the values of the family's labels, in their order. The methods ignore a wrong number of them, since
-// a metric must not stop a reconcile. A test uses every series, so it finds such a mistake.
+// a metric must not stop a reconcile. The tests use every family, so they find such a mistake.
 impl Counter {
     /// Creates the series at 0: for Prometheus, the first count is then an increase.
     pub fn with_series(self, labels: &[&str]) -> Counter {

@@ -18,9 +18,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Largest request, in bytes.
+/// Largest head of a request, in bytes. hyper allows no smaller limit.
 const REQUEST_MAX: usize = 8192;
-/// Longest time for a connection, which has one request.
+/// Longest time for a connection, which has one request. The chart's probes wait no longer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Most connections at the same time. One more closes the oldest: clients that send nothing must not block probes.
 const CONNECTIONS: usize = 64;

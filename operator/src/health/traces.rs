@@ -1,5 +1,5 @@
 //! Sends spans to a collector, with the SDK of OpenTelemetry. A thread of the SDK sends them in batches, and retries
-//! for some seconds. The callers do not wait for it: spans that cannot be sent are dropped, and the log says so.
+//! temporary failures for some seconds. The callers do not wait: what it cannot send is dropped, and the log says so.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 
 /// Most spans that wait to be sent. A pod has about twelve, and thousands of pods may end together.
 const QUEUE: usize = 16_384;
-/// Longest time that a span waits for its batch to be sent.
+/// Longest time until a batch with a new span is sent, unless an earlier batch is still being sent.
 const DELAY: Duration = Duration::from_secs(1);
 /// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ impl Sender {
             .with_protocol(Protocol::HttpBinary)
             .with_http_client(client)
             .build()?;
-        // The processor drops single spans if its queue is full. `send` counts those that wait, to drop whole traces.
+        // The processor drops single spans if its queue is full. `send` counts those that wait, to drop all of a call.
         let waiting = Arc::new(AtomicUsize::new(0));
         let config = BatchConfigBuilder::default()
             .with_max_queue_size(QUEUE)

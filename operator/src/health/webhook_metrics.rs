@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn webhook_metrics_count_requests_and_renewals() {
+    fn webhook_metrics_count_requests_and_failures() {
         let metrics = WebhookMetrics::new().unwrap();
         assert!(
             !metrics.text(false).contains("certificate_expiry"),
