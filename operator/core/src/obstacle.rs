@@ -29,7 +29,7 @@ impl Obstacle {
         }
     }
 
-    /// The API server has not answered for this many seconds.
+    /// The obstacle while a reconcile's calls take longer than this many seconds.
     pub fn api_server_silent_for(seconds: u64) -> Obstacle {
         let message = format!(
             "creating the MiniCluster's objects: the API server has not answered for {seconds} s. Is an admission webhook slow \
