@@ -55,7 +55,7 @@ struct Shared {
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
     /// Permit for a conversion on another thread: one at a time.
-    conversion_thread: Semaphore,
+    conversion_thread: Arc<Semaphore>,
     /// Whether this process is about to end. Answers then tell callers to open new connections, which reach other
     /// replicas.
     is_draining: watch::Receiver<bool>,
@@ -117,7 +117,7 @@ pub(super) async fn serve(
         acceptor,
         current,
         metrics,
-        conversion_thread: Semaphore::new(1),
+        conversion_thread: Arc::new(Semaphore::new(1)),
         is_draining,
     });
     let limits = Arc::new(Limits::default());
@@ -259,11 +259,18 @@ async fn answer(
         review::answer(&body)
     } else {
         // The semaphore is never closed: this cannot fail.
-        let _permit = shared.conversion_thread.acquire().await;
-        match tokio::task::spawn_blocking(move || review::answer(&body)).await {
-            Ok(answer) => answer,
-            Err(_) => return text_answer(500, "the conversion failed\n"),
-        }
+        let permit = shared.conversion_thread.clone().acquire_owned().await;
+        // The conversion goes on if its client is gone. So the permit and the memory stay taken until it ends.
+        let memory = std::mem::take(&mut held.memory);
+        let conversion = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            (review::answer(&body), memory)
+        });
+        let Ok((answer, memory)) = conversion.await else {
+            return text_answer(500, "the conversion failed\n");
+        };
+        held.memory = memory;
+        answer
     };
     shared.metrics.converted(answer.is_success);
     held.bytes = answer.body;

@@ -242,6 +242,12 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
         }
         all.join_all().await;
         println!("at once: {} MiB", webhook.memory() >> 20);
+        // Clients that are gone while their reviews are converted.
+        for number in 0..24 {
+            let large = &bodies[bodies.len() - 3];
+            let _ = tokio::time::timeout(Duration::from_millis(250), webhook.post(20 + number, large)).await;
+        }
+        println!("with clients that are gone: {} MiB", webhook.memory() >> 20);
         assert!(webhook.memory() < MEMORY_MAX, "{} MiB", webhook.memory() >> 20);
         let (status, text) = webhook.post(1, &review(&vec![cluster(10); 5000])).await.unwrap();
         assert!(status == 200 && text.contains("Success"));

@@ -13,7 +13,7 @@ use crate::observe::pod_end::{PodEnd, end_of, end_of_lead};
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
 use crate::previous_status;
-use crate::render::elastic::Elastic;
+use crate::render::elastic::{Elastic, RESIZING};
 use crate::render::{RenderFacts, spec_hash};
 use crate::target::Target;
 use crate::vocabulary::ConditionType;
@@ -271,7 +271,9 @@ pub fn suspension_without_valid_spec(target: &Target, observed: &Observed) -> Op
     let can_be_suspended =
         !target.is_deleting && !job.is_suspended && job.queue.is_none() && !is_over(target, job);
     (is_wanted && can_be_suspended).then(|| {
-        let annotations = json!({ labels::RENDERED_HASH: elastic.hash() });
+        // A resize that is not complete stays so.
+        let mark = if job.is_resizing { RESIZING } else { "" };
+        let annotations = json!({ labels::RENDERED_HASH: format!("{mark}{}", elastic.hash()) });
         json!({ "metadata": { "uid": job.uid, "annotations": annotations }, "spec": { "suspend": true } })
     })
 }
@@ -428,7 +430,8 @@ mod tests {
     fn invalid_spec_still_suspends_its_job() {
         let patch = |suspend: Option<bool>, job: JobSeen| {
             let mut target = testing::target("uid", &MiniClusterStatus::default());
-            target.spec.as_mut().unwrap().suspend = suspend;
+            let spec = json!({ "containers": [{ "image": "app:1" }], "suspend": suspend });
+            target.spec = Ok(serde_json::from_value(spec).unwrap());
             let observed = Observed {
                 job: Some(job),
                 ..Observed::default()

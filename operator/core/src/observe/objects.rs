@@ -153,6 +153,7 @@ impl Observed {
         pod.was_removed()
             && !ended_by_itself
             && is_running
+            && !pod_end::was_stopped_by_suspension(job, pod)
             && pod.index < job.completions
             // No other pod has ended the Job: the lead has not ended, and no follower has failed. (If the lost pod is a
             // lead, another pod of index 0 is one that it replaced. So that pod has not ended the Job.)

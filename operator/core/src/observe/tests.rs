@@ -104,7 +104,6 @@ fn deletion_seen_before_its_shrink_is_no_loss() {
     );
 }
 
-/// The garbage collector deletes the Job of a deleted MiniCluster with a delay.
 /// The lists of a new operator come in any order.
 #[test]
 fn loss_that_is_listed_before_its_job_counts() {
@@ -132,6 +131,34 @@ fn loss_that_is_listed_before_its_job_counts() {
     assert_eq!(losses(), 1, "it counts once");
 }
 
+/// A new operator finds pods that a suspension has stopped, after the resume.
+#[test]
+fn pod_that_a_suspension_stops_is_no_loss() {
+    let time = |minute| format!("2026-01-01T00:{minute:02}:00Z").parse().unwrap();
+    for (start, losses) in [(2, 1), (4, 0)] {
+        let index = Index::default();
+        let job = JobSeen {
+            uid: "mc".into(),
+            completions: 2,
+            start_time: Some(time(start)),
+            ..JobSeen::default()
+        };
+        let pod = PodSeen {
+            name: "mc-1".into(),
+            index: 1,
+            job_uid: Some("mc".into()),
+            is_running: true,
+            is_deleting: true,
+            deletion_requested: Some(time(3)),
+            ..PodSeen::default()
+        };
+        index.update_job(&metadata("mc", "mc", "1"), job);
+        index.update_pod(&metadata("mc-1", "mc-1", "2"), pod);
+        assert_eq!(index.observed(&Key::new("ns", "mc")).losses.len(), losses);
+    }
+}
+
+/// The garbage collector deletes the Job of a deleted MiniCluster with a delay.
 #[test]
 fn losses_of_an_earlier_minicluster_are_forgotten_with_its_job() {
     let job = |uid: &str| JobSeen {
