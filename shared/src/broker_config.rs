@@ -129,7 +129,7 @@ fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
 
 /// What is wrong with the hosts in a part's `resource.config`: Flux starts only if they are exactly the instance's.
 /// Each part is checked by itself, since its list replaces those of earlier parts.
-/// `written` counts the hosts of all lists so far; a host counts once for each list.
+/// `written` counts the hosts of all lists so far, duplicates included.
 fn wrong_hosts(table: &Table, hosts: &[String], written: &mut usize) -> Option<String> {
     let config = find(table, &["resource", "config"])?;
     let field = "`resource.config`";
@@ -141,18 +141,15 @@ fn wrong_hosts(table: &Table, hosts: &[String], written: &mut usize) -> Option<S
         let Some(list) = entry.get("hosts").and_then(Value::as_str) else {
             return Some(format!("{field}: every entry needs hosts, a hostlist"));
         };
-        match hostlist::expand(list) {
-            Ok(hosts) => {
-                *written += hosts.len();
-                named.extend(hosts);
+        match hostlist::expand_and_count(list, written) {
+            Ok(hosts) => named.extend(hosts),
+            Err(_) if *written > hostlist::MAX_WRITTEN => {
+                return Some(format!(
+                    "{field} names more than {} hosts, most of them again and again",
+                    hostlist::MAX_WRITTEN
+                ));
             }
             Err(why) => return Some(format!("{field}: hosts `{list}` is not a hostlist: {why}")),
-        }
-        if *written > hostlist::MAX_WRITTEN {
-            return Some(format!(
-                "{field} names more than {} hosts, most of them again and again",
-                hostlist::MAX_WRITTEN
-            ));
         }
     }
     let of_the_instance: BTreeSet<&String> = hosts.iter().collect();
@@ -232,5 +229,7 @@ mod tests {
         assert!(why(&config("mc-[0")).contains("is not a hostlist"));
         assert!(why("[[resource.config]]\ncores = '0'").contains("every entry needs hosts"));
         assert!(why("resource.config = 3").contains("must be a list"));
+        let again_and_again = config(&["mc-[0-9999]"; 100].join(","));
+        assert!(why(&again_and_again.repeat(20)).contains("names more than"));
     }
 }

@@ -23,13 +23,16 @@ pub fn range(prefix: &str, first: u32, last: u32) -> String {
 /// Every host in order, without duplicates (the first position counts, as in Flux). The error says why the text is
 /// not a hostlist.
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
+    expand_and_count(list, &mut 0)
+}
+
+/// The same. `written` counts the hosts of several lists, duplicates included.
+pub fn expand_and_count(list: &str, written: &mut usize) -> Result<Vec<String>, String> {
     let mut seen = std::collections::HashSet::new();
     let mut hosts = Vec::new();
-    // Counts duplicates, too.
-    let mut written = 0;
     for entry in split_entries(list)? {
         for host in expand_entry(&entry)? {
-            written += 1;
+            *written += 1;
             if seen.insert(host.clone()) {
                 hosts.push(host);
             }
@@ -37,7 +40,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
                 return Err(format!("more than {MAX_HOSTS} hosts"));
             }
         }
-        if written > MAX_WRITTEN {
+        if *written > MAX_WRITTEN {
             return Err(format!(
                 "more than {MAX_WRITTEN} hosts, some of them again and again"
             ));

@@ -33,8 +33,10 @@ fn has_secret_end(name: &str) -> bool {
 /// In a line such as `password: a b c`, a debug bundle leaves out the rest of the line. In `tokens: 5, time: 3 ms`, it
 /// leaves out one word.
 pub fn ends_with_secret_word(name: &str) -> bool {
-    let name = normalized(name);
-    WORDS.iter().any(|word| name.ends_with(word)) || (is_secret(&name) && name.ends_with("key"))
+    let words = normalized(name);
+    has_secret_end(name)
+        || WORDS.iter().any(|word| words.ends_with(word))
+        || (is_secret(name) && words.ends_with("key"))
 }
 
 /// Replaces the user and the password, or the token, of each URL: `https://user:password@host`.

@@ -437,6 +437,7 @@ mod tests {
                 "git clone https://ann:hunter2@host",
                 "git clone https://(left out)@host",
             ),
+            ("SMTP_PASS: two hunter2", "SMTP_PASS: (left out)"),
             ("  password: two hunter2", "  password: (left out)"),
             ("- password: don't hunter2", "- password: (left out)"),
             (
