@@ -52,8 +52,8 @@ pub mod random;
 /// If carrying out the decision takes longer than this, the status reports that the API server does not answer.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether this reconcile may have to create or change objects, and not only to write the status: there is no
-/// Job yet, or the spec was edited.
+/// Whether the MiniCluster is new and has no Job yet, or its spec was edited: this reconcile probably creates or
+/// changes objects, and does not only write the status.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
     if is_managed_elsewhere(object) {
         return false;
@@ -554,8 +554,8 @@ fn decide(
 }
 
 /// The observed state of a MiniCluster's Job, or of its previous Job if there is none. None: the MiniCluster is being
-/// deleted, or has never had a Job and its spec is not valid. (A spec may become invalid while the Job runs: a later
-/// operator may be stricter, or be installed with fewer features.)
+/// deleted, its spec cannot be read, or it has never had a Job and its spec is not valid. (A spec may become invalid
+/// while the Job runs: a later operator may be stricter, or be installed with fewer features.)
 fn observation<'a>(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! page ─► … ─► last page ─► watch ─► (ended) watch again …
-//!  └ Init, InitApply …, InitDone ┘ └ Apply, Delete …   410: list again, at once
+//!  └ Init, InitApply …, InitDone ┘ └ Apply, Delete …   410: list again
 //! ```
 //!
 //! This replaces kube's `watcher`, whose events and errors it uses. `watcher` has one page size for all lists. It
@@ -23,17 +23,17 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-/// First and longest pause after failures in a row. When the server is back, the operator works with stale objects for
-/// at most the longest pause and the time to connect.
+/// First and longest pause after failures in a row. The longest is short, since the operator works with stale objects
+/// until the next attempt, even if the server is back.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// Longest pause while the operator has no permission (403). In an installation for one namespace, it may never get
 /// it.
 const LONGEST_PAUSE_DENIED: Duration = Duration::from_secs(60);
-/// Shortest time between the starts of two lists that a 410 caused, and between the starts of two watches.
+/// Shortest time between the starts of two lists that a 410 caused, and of two watches without a list in between.
 const BETWEEN_LISTS: Duration = Duration::from_secs(10);
 const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
-/// The server ends a watch after this many seconds.
+/// The server ends a watch after this many seconds, kube's default.
 const WATCH_SECONDS: u32 = 290;
 /// A watch without an event for this long has lost its connection: the server ends it earlier (`WATCH_SECONDS`).
 const IDLE_MAX: Duration = Duration::from_secs(295);
@@ -91,7 +91,7 @@ struct ListWatch<K> {
     failures: u32,
     /// Denials (403) in a row. They are counted separately, since their pauses become longer than those of an outage.
     denials: u32,
-    /// When a list last began because a resourceVersion was too old (410).
+    /// When the last list that a 410 caused began, or will begin.
     last_relist: Option<Instant>,
     /// No request is sent before this time.
     paused_until: Option<Instant>,
@@ -173,8 +173,8 @@ where
         pause_end
     }
 
-    /// One step: sets the next state, and returns an event if there is one. After an error, the next step repeats what
-    /// failed.
+    /// One step: sets the next state, and returns an event if there is one. After an error, the next step repeats the
+    /// request that failed, or goes on with the watch.
     async fn step(&mut self) -> Result<Option<Event<K>>, Error> {
         match std::mem::replace(&mut self.state, ListWatchState::Begin) {
             ListWatchState::Begin => {

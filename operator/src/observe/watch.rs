@@ -1,7 +1,7 @@
 //! The watches: they put their events into the index, and report the MiniClusters to reconcile.
 //!
 //! Of Jobs, pods, Services and PersistentVolumes, only those with a label of the operator are watched. ConfigMaps and
-//! Secrets are not watched: the operator does not change their content once the Job exists.
+//! Secrets are not watched: once the Job exists, the operator writes only the ConfigMap, and that rarely.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub struct Outlets {
     pub orphans: mpsc::UnboundedSender<OwnedVolume>,
     /// Jobs whose MiniClusters are deleted.
     pub deleted: mpsc::UnboundedSender<Deleted>,
-    /// Number of kinds whose first list is complete.
+    /// Number of the kinds in `KINDS` that are listed, or whose list is not waited for.
     pub synced: Arc<watch::Sender<usize>>,
 }
 
@@ -63,7 +63,7 @@ const PAGE: u32 = 20;
 /// MiniClusters in the first page of their list. They are fewer, since they are read with all their fields.
 const LARGE_PAGE: u32 = 10;
 
-/// Number of kinds that must be listed before the first reconcile: MiniCluster, Job, Pod, Service, Node. The watches of
+/// Number of kinds whose lists the first reconcile waits for: MiniCluster, Job, Pod, Service, Node. The watches of
 /// volumes and storage classes may not run (`Options::volumes`), so no reconcile waits for their lists.
 pub const KINDS: usize = 5;
 
@@ -96,11 +96,11 @@ where
     }
 }
 
-/// The objects that have this label, whatever its value. The label has the domain of this project: FluxCD's operator
-/// is called flux-operator too, so a label with the operator's name could be on its objects.
-fn labelled(label: &str) -> Selection {
+/// The objects that this label selector selects. Its labels have the domain of this project: FluxCD's operator is
+/// called flux-operator too, so a label with the operator's name could be on its objects.
+fn labelled(selector: &str) -> Selection {
     Selection {
-        labels: label.to_owned(),
+        labels: selector.to_owned(),
         page: PAGE,
     }
 }

@@ -79,7 +79,7 @@ pub(super) async fn diagnose_and_mend(
     let last = context.miniclusters.last_finding(&target.uid, Instant::now());
     Ok(last.map(|(finding, until_next_check)| {
         let warning = match finding {
-            // This process has just started: keep the trouble in the status, if an earlier process read it from events.
+            // Not read yet, as after a restart: keep the status's trouble, if an earlier process read it from events.
             Finding::Unread => wait.trouble_of_earlier_events(&target.status, &job.uid),
             Finding::Nothing => None,
             Finding::Warning(warning) => Some(*warning),
@@ -126,7 +126,7 @@ async fn read_warning(
     wait: SilentWait<'_>,
     context: &Context,
 ) -> Result<Option<Trouble>, kube::Error> {
-    // Events have the times of the control plane.
+    // The times of events are the API server's, if possible (`last_occurrence`).
     let now = context.metrics.server_clock.now();
     let is_cause = |event: &Event| {
         wait.is_explained_by(

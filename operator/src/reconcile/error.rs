@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_waits_as_long_as_the_api_server_asks() {
+    fn retry_waits_as_the_api_server_asks_up_to_60_s() {
         let asks = |seconds| {
             let status = serde_json::json!({ "code": 429, "details": { "retryAfterSeconds": seconds } });
             kube::Error::Api(serde_json::from_value(status).unwrap())

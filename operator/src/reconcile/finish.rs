@@ -85,7 +85,7 @@ pub(super) async fn clean_up(
 }
 
 /// Deletes a finished MiniCluster: at once with `cleanup`, otherwise when its `ttlSecondsAfterFinished` has passed.
-/// Returns what is left of that time. None: the MiniCluster is being deleted, has not finished, or stays.
+/// Returns what is left of that time, or `PAUSE_AFTER_EDIT`. None: it is being deleted, has not finished, or stays.
 pub(super) async fn delete_or_time_left(
     target: &Target,
     after: &MiniClusterStatus,

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::observe::list_watch::tests::{Answers, failure, page, server};
 
-/// The channels that the watches write to, and the number of kinds that have been listed.
+/// The channels that the watches write to, and the number of kinds that count as listed.
 fn outlets() -> (Outlets, watch::Receiver<usize>) {
     let (wake, _) = mpsc::unbounded_channel();
     let (unlabelled, _) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! Writes Kubernetes events about MiniClusters, which only people read.
+//! Writes Kubernetes events about MiniClusters, for people.
 
 use flux_operator_core::observe::cluster::Cluster;
 use flux_operator_core::status::events::{Event, EventType};

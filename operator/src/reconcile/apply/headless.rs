@@ -1,5 +1,5 @@
-//! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so it is
-//! deleted with the last one. MiniClusters that join at the same time are added by one write.
+//! The headless Service, which the MiniClusters of a namespace may share. They own it (at most `OWNERS_MAX` do), so it
+//! is deleted with the last owner. MiniClusters that join at the same time are added by one write.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

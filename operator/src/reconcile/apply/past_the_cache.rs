@@ -68,7 +68,7 @@ impl Writer {
             .await
     }
 
-    /// Reads whether a container in the pods of the Job with this uid has ever started.
+    /// Reads whether a pod of the Job with this uid has ever started a container, or has ended.
     pub async fn has_begun(&self, cluster: &Key, job: &str) -> Result<bool, ApplyError> {
         let pods = self.read_pods_of(cluster, job).await?;
         Ok(pods.iter().any(|(_, pod)| pod.has_begun))

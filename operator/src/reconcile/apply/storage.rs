@@ -26,8 +26,8 @@ use super::{
     none_if_not_found, own_still_deleting, post_params, rendered_hash, still_deleting,
 };
 
-/// Longest time to wait until all volumes and claims of a MiniCluster are bound. If they are not bound by then, nothing
-/// fails, but the pods may start later.
+/// Longest time to wait until all volumes and claims of a MiniCluster are bound, shorter than `SILENT_AFTER`. If they
+/// are not bound by then, nothing fails, but the pods may start later.
 const BINDER_TIME: Duration = Duration::from_secs(3);
 /// The first and the longest pause between reads of a volume or a claim that is to be bound.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -38,10 +38,10 @@ const CLAIM_TIME: SignedDuration = SignedDuration::from_mins(1);
 /// An existing PersistentVolume with the name we need.
 #[derive(Debug, PartialEq, Eq)]
 enum ExistingVolume {
-    /// Created for this MiniCluster, as it should be.
+    /// It belongs to this MiniCluster, as it should be.
     Ours,
-    /// Created for this MiniCluster, but from an earlier spec, which was edited before there was a Job; or somebody has
-    /// deleted it. It is replaced.
+    /// It belongs to this MiniCluster, but is from an earlier spec, which was edited before there was a Job; or
+    /// somebody has deleted it. It is replaced.
     Outdated,
     /// Kept from an earlier MiniCluster of this name, with the same definition.
     Kept,
@@ -91,8 +91,8 @@ where
     drop(tokio::time::timeout_at(deadline, wait).await);
 }
 
-/// Why a claim of an earlier MiniCluster does not go by itself: it was left behind, or a pod still uses it. None: it
-/// goes, or may be about to go.
+/// Why a claim that has to go does not go by itself: nobody deletes it, or a pod still uses it. None: it goes, or may
+/// be about to go.
 fn why_claim_stays(claim: &Metadata, now: Timestamp) -> Option<Obstacle> {
     let name = claim.name.as_deref().unwrap_or_default();
     let Some(requested) = &claim.deletion_timestamp else {
@@ -124,21 +124,21 @@ impl Writer {
         Api::all(self.client.clone())
     }
 
-    /// Creates the claims and volumes of a MiniCluster, unless they exist and are ours, and waits until they are bound.
+    /// Creates missing claims and volumes of a MiniCluster, and waits until all are bound, at most for `BINDER_TIME`.
     pub(super) async fn create_volumes(
         &self,
         volumes: &[RenderedVolume],
         owner: &str,
     ) -> Result<(), ApplyError> {
         let deadline = Instant::now() + BINDER_TIME;
-        // Concurrently, since all have one deadline: a volume that is never bound must not use up the others' time.
+        // Concurrently, since all have one deadline: one or two that are never bound do not use up the others' time.
         futures::stream::iter(volumes.iter().map(Ok))
             .try_for_each_concurrent(3, |volume| self.create_volume(volume, owner, deadline))
             .await
     }
 
-    /// Like [`Writer::try_create_volume`]. If objects of an earlier MiniCluster have to go first, and do not go by
-    /// themselves because of the claim, the error says so.
+    /// Like [`Writer::try_create_volume`]. If earlier objects have to go first, and do not go by themselves because of
+    /// the claim, the error says so.
     async fn create_volume(
         &self,
         rendered: &RenderedVolume,

@@ -19,12 +19,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// The first pause after a change by the operator: then the next reconcile looks at the result. It doubles
 /// while changes follow each other.
 const FIRST_PAUSE_AFTER_CHANGE: Duration = Duration::from_millis(100);
-/// The status shows failures once there are this many in a row, or once they last for `LASTING_TIME`. A single short
-/// failure is not shown.
+/// The status shows failures other than obstacles and panics once there are this many in a row, or once they last for
+/// `LASTING_TIME`. A single short one is not shown.
 const LASTING_FAILURES: u32 = 3;
 const LASTING_TIME: Duration = Duration::from_secs(5);
-/// Longest pause when a call failed, or after changes that follow each other: the API server, or whoever undoes the
-/// changes, may recover at any moment.
+/// Longest pause when a call failed (before `after_failure` adds to it), or after changes that follow each other: the
+/// API server, or whoever undoes the changes, may recover at any moment.
 const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(30);
 
 /// How the last reconcile of a MiniCluster ended.
@@ -33,8 +33,8 @@ pub enum LastOutcome {
     /// It did not fail, or there was none.
     NotFailed,
     Failed,
-    /// It failed after it had taken longer than `controller::slots` allows for a quick one. Few of these are retried at
-    /// the same time.
+    /// It failed after it had taken longer than `SLOT_TIME` in `controller`. Few of these are retried at the same time
+    /// (`controller::slots`).
     FailedSlowly,
 }
 
@@ -42,9 +42,9 @@ pub enum LastOutcome {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     count: u32,
-    /// When the first of them was noted.
+    /// When the first failure, or the second change in a row, was noted.
     since: Option<Instant>,
-    /// Whether the last of them was slow, or the reconcile that runs is.
+    /// Whether the last reconcile was slow, or the one that runs is.
     is_slow: bool,
     /// Number of calls of `after_change` since the last success.
     changes: u32,
@@ -97,8 +97,8 @@ impl MiniClusters {
         Some(pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0))
     }
 
-    /// The pause before the next reconcile of a MiniCluster for which something was just created or deleted, or whose
-    /// cached objects differ from the API server's. It doubles if the next reconcile ends in the same way.
+    /// The pause before the next reconcile after an object was created or deleted, if cached objects differ from the
+    /// API server's, or if the new status calls for another decision. It doubles if that one ends in the same way.
     pub fn after_change(&self, uid: &str, now: Instant) -> Duration {
         let mut states = self.states();
         let failures = &mut states.entry(uid.to_owned()).or_default().failures;

@@ -160,8 +160,8 @@ impl MiniClusters {
         writes.last = Some(WrittenAt::following(writes.last, pods, now));
     }
 
-    /// How long a status that differs in numbers only has to wait before it is written: pods become ready one
-    /// by one, and one write can cover many. Longer while the Job controller creates pods. None: it may be
+    /// How long the first status, or one that differs in numbers only, has to wait before it is written: pods become
+    /// ready one by one, and one write can cover many. Longer while the Job controller creates pods. None: it may be
     /// written now.
     pub fn wait_to_write(
         &self,

@@ -1,5 +1,5 @@
-//! The APIs for gangs that the cluster serves. The operator asks for them when it creates a Job whose pods may
-//! be a gang, unless it knows a recent answer. Without gangs there are no calls. Nothing is watched.
+//! The APIs for gangs that the cluster serves. The operator asks for them when it may create or delete a gang, unless
+//! it knows a recent answer. Without gangs there are no calls. Nothing is watched.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ async fn ask(client: &Client) -> Result<Served, kube::Error> {
         let group = groups.iter().find(|found| found.name == group);
         group.is_some_and(|group| group.versions.iter().any(|found| found.version == version))
     };
-    // Alpha versions are not used. If only one is served, there is no gang, and a message says so.
+    // Alpha versions of Kubernetes' own API are not used: a message about a missing gang names the one that is served.
     let kubernetes = GangApi::Kubernetes.group();
     let alpha = Alpha::ALL
         .into_iter()

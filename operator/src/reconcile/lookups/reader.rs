@@ -130,7 +130,7 @@ impl Reader {
         })
     }
 
-    /// Kueue's Workloads for the Job with this uid. None: Kueue is not installed.
+    /// Kueue's Workloads for the Job with this uid. None: Kueue is not installed, or serves no version that we know.
     async fn workloads(&self, namespace: &str, job_uid: &str) -> Result<Option<Vec<Workload>>, kube::Error> {
         let of_job = ListParams::default()
             .labels(&format!("{}={job_uid}", workload::JOB_UID))
@@ -411,7 +411,7 @@ mod tests {
         }
     }
 
-    /// The message is that of Kubernetes 1.35. A shorter limit would cut off the field that comes last.
+    /// The message is that of Kubernetes 1.35. A shorter limit would cut out fields.
     #[test]
     fn message_of_pod_security_is_whole_and_names_the_example() {
         let containers = r#"containers "flux-agent", "flux-view", "work" must set securityContext"#;
