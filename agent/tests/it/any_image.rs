@@ -1,6 +1,6 @@
-//! An almost empty image with Pod Security "restricted": no shell, no users, a read-only root, no capabilities,
-//! no writable /tmp, no terminals. It has only the agent, the fake Flux, and the C library that debug builds of
-//! both need.
+//! An almost empty image, in a container as restricted as chroot allows: no shell, no users, a read-only root, no
+//! capabilities but three, no writable /tmp. It has only the agent, the fake Flux, and the C library that debug
+//! builds of both need, unless a test adds a shell.
 
 use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
@@ -66,7 +66,7 @@ fn a_job_runs_in_an_empty_read_only_image_as_any_user() {
     for uid in [0, 1000, 65534, 4_000_000_000] {
         let image = scratch(JOB);
         if uid == 0 {
-            // Without capabilities, root must own what it changes.
+            // Root owns both folders, and the agent would set the mode of `config`.
             image.mode("/mnt/flux", 0o755);
             image.mode("/mnt/flux/config", 0o755);
         }
@@ -254,7 +254,7 @@ fn install_and_view_run_in_an_empty_image() {
     let image = Image::empty();
     image.program(image::fake_flux(), "/opt/view/bin/flux");
     std::fs::rename(image.at(AGENT), image.at("/flux-agent")).unwrap();
-    // As in a Job that a user writes: everything is in one volume.
+    // As in a Job that a user writes: the agent and the view are in one volume.
     let installed = "/mnt/flux/flux-agent";
     std::fs::remove_file(image.at(installed)).unwrap();
     image.mode("/mnt/flux", 0o777);

@@ -1,4 +1,4 @@
-//! The archive is complete at every moment, and does not change the job's result.
+//! The archive is replaced by a whole dump or not at all, and a dump that fails does not fail the job.
 
 use std::fs;
 use std::io::Read;
@@ -110,7 +110,7 @@ const OWN_FLUX: &str = "[view]\nenabled = false\n[runner.user]\nname = 'flux'\nu
 const READ_ONLY: &str =
     "mount --bind \"$root/state\" \"$root/state\"; mount -o remount,bind,ro \"$root/state\"\n";
 
-/// The lead in a new pod with an empty volume of its own.
+/// The lead, without the record of earlier starts, as in a new pod. `dump`: `FAKE_FLUX_DUMP`.
 fn lead<'a>(image: &'a Image, dump: &str) -> Container<'a> {
     crate::live::forget_starts(image);
     let mut container = Container::new(image, "mc-0", &[AGENT, "run"]);
@@ -215,7 +215,7 @@ fn archive_that_a_snippet_fetches_is_restored() {
 }
 
 #[test]
-fn archive_and_exit_code_survive_broker_killed_during_dump() {
+fn archive_and_success_survive_broker_killed_during_dump() {
     for (write, code) in (1..=6).zip([0, 3].into_iter().cycle()) {
         let (image, old) = with_archive(&format!("exit {code}"));
         let ended = run(&[lead(&image, &format!("writes=6 die={write}"))]).remove(0);
@@ -250,7 +250,7 @@ fn archive_survives_pod_killed_during_dump() {
         pod.wait_for_output("mc-0 of mc");
         eventually("the dump grows", || {
             let dump = beside(&image).into_iter().next()?;
-            // The dump has six writes of the same size.
+            // The dump has six writes: five of this size, and a last one that may be smaller.
             let size = packed("start\nstart\n").len().div_ceil(6);
             (fs::metadata(dump).ok()?.len() >= (size * writes) as u64).then_some(())
         });
@@ -383,7 +383,7 @@ fn dump_that_cannot_be_renamed_for_now_is_saved_later() {
             fs::write(gate(&image, "go"), "").unwrap();
         }
         pod.wait_for_output("retrying for up to");
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(1)); // long enough for a retry that fails
         in_pod(&["umount", &archive]);
         let ended = pod.end();
         assert_eq!(ended.code, 0, "{is_stopped}: {}", ended.stderr);

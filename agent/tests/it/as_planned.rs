@@ -98,7 +98,7 @@ fn paths_in(image: &Image, paths: &[&str], writable_by: Option<u32>) -> Vec<Stri
         .collect()
 }
 
-/// The container's environment without the variables that only the agent uses.
+/// The container's environment without the variable that only the agent uses.
 fn user_environment(container: &Container) -> BTreeMap<String, String> {
     let mut environment = container.environment.clone();
     environment.remove(POD_ADDRESS.0);
@@ -236,7 +236,7 @@ fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
         image.certificate(case.ids);
     }
     if case.ids.0 != 0 {
-        // As on a volume with an fsGroup. The agent's own file belongs to the init container's user.
+        // As in a pod whose init containers run as the same user: they create these folders.
         for folder in ["/mnt/flux", "/mnt/flux/config"] {
             std::os::unix::fs::chown(image.at(folder), Some(case.ids.0), Some(case.ids.1)).unwrap();
         }
@@ -416,7 +416,7 @@ fn a_submitted_job_with_four_pods() {
 }
 
 #[test]
-fn command_with_all_characters_special_to_shells() {
+fn command_with_characters_special_to_shells() {
     let command = r#"echo "it's  $QUOTED" '$HOME `x` $(y)' \* "a;b|c" '' end"#;
     let case = mini_cluster(&format!(
         "size: 1\ncontainers:\n- image: debian:12\n  command: |\n    {command}"

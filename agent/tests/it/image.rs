@@ -1,6 +1,6 @@
 //! Root directories in which the agent runs, as pods with their own network.
 //!
-//! An image is a folder with the agent, the fake Flux and the C library that debug builds of both need. A pod
+//! An image is a folder with the agent, a Flux and the C library that debug builds of both need. A pod
 //! is a process in it with chroot, as PID 1 of its own namespaces. The pods of a cluster share a network, in
 //! which index N has the address 10.9.0.(N + 1).
 
@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 pub const AGENT: &str = flux_shared::paths::AGENT_FILE;
-/// The prefix of a pod's address, to which its number is appended.
+/// The prefix of a pod's address, to which its index + 1 is appended.
 pub const V4: &str = "10.9.0.";
 pub const V6: &str = "fd00:9::";
 /// The documented path of the agent.
@@ -20,7 +20,7 @@ const DOCUMENTED_AGENT: &str = "/mnt/flux/flux-agent";
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The folder of the fake Flux's record. [`tree`] leaves it out.
 pub const RECORD: &str = "/record";
-/// The key pair of ZeroMQ's manual: its secret half, and the public one.
+/// The server's key pair of ZeroMQ's manual: its secret half, and the public one.
 pub const KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
 const PUBLIC_KEY: &str = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
 
@@ -36,7 +36,7 @@ pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The agent under test, without debug information, since it is copied often.
+/// The agent under test, without debug information, since [`tree`] reads it often.
 pub fn agent() -> &'static Path {
     static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
     STRIPPED.get_or_init(|| stripped(Path::new(env!("CARGO_BIN_EXE_flux-agent"))))
@@ -130,7 +130,7 @@ pub fn need_strace() {
     );
 }
 
-/// The kind and content of the file at a path.
+/// Mode, owner, kind and content of the file at a path. The mode of a link, which has no meaning, is 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     pub mode: u32,
@@ -161,7 +161,7 @@ impl std::fmt::Debug for What {
 /// The files by their absolute paths as the pod sees them.
 pub type Tree = BTreeMap<String, Node>;
 
-/// All files below `top`, except /usr/bin, the libraries and the fake Flux's record.
+/// All files and folders below `top`, except /usr/bin, the libraries, the fake Flux's record and `.flux-stage.…`.
 pub fn tree(top: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut folders = vec![PathBuf::new()];
@@ -186,7 +186,6 @@ pub fn tree(top: &Path) -> Tree {
             } else {
                 What::Other
             };
-            // The mode of a link has no meaning.
             let mode = if matches!(what, What::Link(_)) {
                 0
             } else {
@@ -272,7 +271,7 @@ impl Image {
     /// A view that looks like the copy of a released one, after the `view` init container.
     pub fn view(&self) {
         if let Some(flux) = real_flux() {
-            // Links each program separately, because tests remove some.
+            // `bin` is no link, because tests remove `flux` from it.
             fs::create_dir_all(self.at("/mnt/flux/view/bin")).unwrap();
             symlink(flux, self.at("/mnt/flux/view/bin/flux")).unwrap();
             let prefix = flux.ancestors().nth(2).unwrap();
@@ -495,7 +494,8 @@ fn quoted(words: &[String]) -> String {
         .collect()
 }
 
-/// Runs containers in parallel, in their own network, until all have ended. Three minutes at most.
+/// Runs containers in parallel, in their own network, until all have ended. Three minutes at most. If one has `until`,
+/// the next ones start after its signal.
 pub fn run(containers: &[Container]) -> Vec<Ended> {
     let results = folder();
     let mut script = String::from("ip link set lo up || exit 99\n");

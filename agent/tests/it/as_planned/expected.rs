@@ -1,4 +1,4 @@
-//! The environment and files that a plan's steps produce, computed only from the plan's JSON.
+//! The environment and files that a plan's steps produce, computed from the plan's JSON and the snippets' effects.
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ fn paths(words: &str, top: &str) -> Vec<String> {
                     .trim_end_matches('/')
                     .to_owned(),
             ),
-            // The target of a symbolic link.
+            // The relative target of a symbolic link.
             None => None,
         }
     };
