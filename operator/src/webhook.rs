@@ -9,7 +9,7 @@
 //!
 //! The webhook is a separate process with its own account and memory limit, so its callers cannot slow down the
 //! operator. Every replica serves. All replicas share one Secret, which the first of them creates. MiniClusters are
-//! stored as v1alpha2, so only clients that read or write v1alpha1 depend on the webhook.
+//! stored as v1alpha2 (old ones after `migrate`), so only clients that read or write v1alpha1 depend on the webhook.
 //!
 //! After a stop signal the webhook serves for a while, since the API server may not know yet that it stops. Every
 //! answer then tells the API server to open a new connection.
@@ -43,10 +43,8 @@ pub use certificate::CertificateError;
 pub const PATH: &str = "/convert";
 /// Name of the webhook's Service, Deployment and Secret.
 pub const NAME: &str = "flux-operator-webhook";
-/// Port of the server in its pod.
-pub const PORT: u16 = 9443;
-/// How long a new authority is in the CRD before its certificate is served. API servers notice a change of the CRD
-/// sooner.
+/// How long a renewal's authority is in the CRD before its certificate is served. API servers notice a change of the
+/// CRD sooner.
 const OVERLAP: Duration = Duration::from_secs(60);
 /// How long the webhook keeps serving after SIGTERM. By then, no API server sends it new requests.
 const DRAIN: Duration = Duration::from_secs(10);

@@ -25,7 +25,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 const LIFETIME: SignedDuration = SignedDuration::from_hours(24 * 365);
 /// How long before its expiry a certificate is renewed.
 const RENEWAL: SignedDuration = SignedDuration::from_hours(24 * 90);
-/// How long before its creation a certificate begins to be valid, for API servers whose clocks are behind.
+/// How long, at least, before its creation a certificate begins to be valid: API servers' clocks may be behind.
 const SLACK: SignedDuration = SignedDuration::from_hours(24);
 
 /// Keys of the Secret: the certificate, its private key, and the authorities, as PEM.
@@ -54,7 +54,7 @@ pub(super) struct Pair {
     pub(super) key: String,
     /// The authorities as PEM, this certificate's own first.
     pub(super) bundle: String,
-    /// When the certificate expires (RFC 3339).
+    /// When the certificate expires (RFC 3339), up to a day too late: the certificate itself has only the day.
     not_after: String,
     /// Names and addresses that the certificate is for, separated by commas.
     names: String,

@@ -392,7 +392,7 @@ mod tests {
             Some(server.answer(&request.method, request.uri.path(), body))
         });
         let settings = WebhookSettings {
-            listen: ([127, 0, 0, 1], super::super::PORT).into(),
+            listen: ([127, 0, 0, 1], 0).into(),
             health: None,
             namespace: "ns".into(),
             hosts: Vec::new(),

@@ -165,8 +165,8 @@ impl Limits {
             .get(&peer)
             .is_some_and(|count| *count >= CONNECTIONS_OF_PEER);
         if has_too_many || state.connections.len() >= CONNECTIONS {
-            // The oldest idle connection of the peer with the most connections. If this peer has too many itself, only
-            // its own count.
+            // The oldest idle connection of the peer with the most connections. If this peer has too many itself, the
+            // oldest of its own.
             let idle = state
                 .connections
                 .iter()
@@ -310,8 +310,9 @@ mod tests {
             for _ in 0..CONNECTIONS_OF_PEER {
                 held.push(limits.enter(peer(number)).await.unwrap());
             }
+            held.iter().for_each(|slot| slot.set_busy(true));
+            assert!(limits.enter(peer(number)).await.is_none(), "it has its share");
         }
-        held.iter().for_each(|slot| slot.set_busy(true));
         assert!(limits.enter(peer(9)).await.is_none(), "no connection is idle");
         held[CONNECTIONS_OF_PEER].set_busy(false);
         let makes_way = async {

@@ -160,8 +160,8 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// A client of an API server with `count` MiniClusters; `fails` says what the n-th write of a name
-    /// answers, if it fails.
+    /// A client of an API server with `count` MiniClusters, and the names that are written. `fails` says what the n-th
+    /// write of a name answers, if it fails.
     fn server(count: usize, fails: fn(&str, usize) -> Option<u16>) -> (Client, Arc<Mutex<Vec<String>>>) {
         let written: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = written.clone();

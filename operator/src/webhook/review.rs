@@ -318,7 +318,7 @@ fn write(object: &Value, verbatim: &[VerbatimMember], out: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
-/// The number of values in a JSON text, or a few more. A `{` counts as three (see `VALUES_MAX`).
+/// At least the number of values in a JSON text. A `{` counts as three (see `VALUES_MAX`).
 fn count_values(text: &str) -> usize {
     let (mut number, mut in_string, mut escaped) = (1, false, false);
     for byte in text.bytes() {
