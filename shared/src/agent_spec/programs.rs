@@ -57,7 +57,7 @@ pub struct BatchLine {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Runner {
-    /// Start no initial program, even if one is given (`broker.rc2_none`). The broker runs until it is shut down.
+    /// Start no initial program (`broker.rc2_none`), except diagnostics. The broker runs until it is shut down.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interactive: bool,
     /// Words before submit, batch, the launcher's command, the broker, the followers' start, and the lead's start with the
@@ -71,7 +71,7 @@ pub struct Runner {
     /// `cpuCFSQuota: false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limit: Option<f64>,
-    /// The container requests GPUs: the scheduler is Fluxion, unless `scheduler` says otherwise.
+    /// The container requests GPUs: the scheduler is Fluxion if the view has it, unless `scheduler` says otherwise.
     #[serde(default, skip_serializing_if = "is_false")]
     pub gpus: bool,
     /// Directory for the output of batch jobs.
@@ -190,7 +190,7 @@ impl Default for Runner {
     }
 }
 
-/// The user to run Flux as, created if missing.
+/// The user to run Flux as; created if missing, for which the agent must be root.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -199,7 +199,7 @@ pub struct RunnerUser {
     pub name: String,
     /// User id, if the user must be created.
     pub uid: u32,
-    /// Create the user, but run Flux as root.
+    /// Create the user, but run Flux as the container's own user (root).
     #[serde(default, skip_serializing_if = "is_false")]
     pub run_flux_as_root: bool,
 }
@@ -249,8 +249,8 @@ impl Snippets {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sidecar {
-    /// The sidecar declares ports: a server, which ends as soon as Flux has ended. Others have up to 10 s to end
-    /// by themselves.
+    /// The sidecar declares ports: a server, which ends as soon as Flux has ended. Others have up to 10 s (at most
+    /// two thirds of the grace period) to end by themselves.
     #[serde(default, skip_serializing_if = "is_false")]
     pub serves: bool,
     /// Wait for the broker's socket before the command.
@@ -271,7 +271,7 @@ pub struct Sidecar {
     /// Shell source to run as the sidecar's program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// A script to run instead of the command, byte for byte.
+    /// A script to run instead of the command. Without a `#!`, the image's shell runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
     /// Runs after the command.

@@ -1,5 +1,6 @@
 //! Upper bounds for the lengths of values, by the name of the field. For an item of a list or a value of a map, this is
-//! the name of the list or map.
+//! the name of the list or map. The numbers are arbitrary, but the API server estimates by them what the rules cost, and
+//! rejects a definition with too expensive ones.
 
 /// The most containers, and the most services, that a MiniCluster can have.
 const MOST_CONTAINERS: usize = 24;

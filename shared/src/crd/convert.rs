@@ -1,7 +1,7 @@
 //! Conversion of JSON objects between the versions, without loss.
 //!
-//! Both versions have the same fields at the same places, except for the `cleanup` fields and `jobid` (below). So
-//! conversion leaves most of an object as it is, also unknown fields, explicit defaults, and values of a wrong type.
+//! Both versions have the same fields at the same places, except for the `cleanup` fields (below). So conversion leaves
+//! most of an object as it is, also unknown fields, explicit defaults, and values of a wrong type.
 //! What differs is the meaning of a missing field. So conversion adds a field whose absence would mean something else
 //! in the other version, and removes it on the way back:
 //!

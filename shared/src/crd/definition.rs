@@ -13,7 +13,7 @@ use super::rules::{
 };
 use super::{bounds, unchanged, v1alpha1, v1alpha2};
 
-/// The pattern of a quantity, as in Kubernetes' own schemas.
+/// The pattern of a quantity, as controller-gen writes it into CRDs.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
 /// Description of `status.jobid` in v1alpha2.
@@ -122,7 +122,7 @@ fn schema_root(definition: &mut Value) -> Result<&mut Value, DefinitionError> {
     root.ok_or_else(|| DefinitionError::NoSchema("root".into()))
 }
 
-/// Adds bounds and rules to a version's schema; they are the same for both versions, as are most field names.
+/// Adds bounds and rules to a version's schema. Only the rule about changed fields depends on the version.
 fn constrain(root: &mut Value, version: Version) -> Result<(), DefinitionError> {
     add_bounds(root, "");
     // `kubectl explain minicluster` shows the description of the root. The text for it is at the type of the spec.
@@ -181,10 +181,10 @@ fn add_root_rules(root: &mut Map<String, Value>, version: Version) {
         .iter()
         .map(|field| format!("({} ? '' : '{field} ')", is_written_as_before(field)))
         .collect();
-    // Whether the status has reported the Job: the first status that does has its maximum size. The Go operator stores
-    // the maximum size 0 before that.
+    // Whether a status has reported the Job: every such status has the Job's maximum size. (The Go operator stores 0
+    // before there is a Job.)
     let has_job = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
-    // A size beyond `maxSize` is also one beyond the maximum, which is reported for a MiniCluster that has a Job.
+    // Then the rule about `maxSize` is not needed: a size beyond `maxSize` is beyond this maximum too, and is reported so.
     let has_own_maximum = "has(self.status) && has(self.status.maximumSize) && self.status.maximumSize > 0";
     let rules = json!([
         {

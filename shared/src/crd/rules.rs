@@ -1,4 +1,5 @@
-//! The rules by which the API server itself rejects an object, one line each. `definition` puts them into the CRD.
+//! The rules by which the API server itself rejects an object. `definition` puts them into the CRD, and has those that
+//! read the name or the status.
 //!
 //! Rules are CEL expressions. The API server limits their estimated cost. So `definition::add_bounds` gives every
 //! string, list and map an upper bound, and a message is a constant text unless it needs the compared numbers.
@@ -121,8 +122,9 @@ pub(super) const RULES: &[Rule] = &[
         "!(has(self.commands) && has(self.commands.script) && self.commands.script != '' && has(self.command) && self.command != '')",
         "commands.script replaces command: set only one",
     ),
-    // The length is that of the quoted text, as the API server stores it: etcd takes 1.5 MiB per object. The rule is
-    // not at the text itself, since the API server would repeat the whole text in the error.
+    // The length is that of the quoted text, as the API server stores it: etcd takes 1.5 MiB per object. (CEL counts
+    // characters, so the rule misses longer texts with other letters than ASCII.) The rule is not at the text itself,
+    // since the API server would repeat the whole text in the error.
     rule(
         "spec.containers.[]",
         ".command",

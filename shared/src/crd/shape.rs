@@ -1,5 +1,5 @@
-//! Checks a spec against the shape of its version: finds every unknown field, missing field, wrong type and value that
-//! is too long, each with its path.
+//! Checks a spec against the shape of its version: finds unknown fields, missing fields, wrong types and values that are
+//! too long, each with its path.
 //!
 //! The shapes are files in `shape/`, generated from the CRD's schema (`UPDATE=1 cargo test -p flux-shared --features
 //! crd` renews them; a test fails if they are stale). So the agent, which is built without the schema, checks as the
@@ -21,7 +21,7 @@ use crate::suggest;
 const V1ALPHA1: &str = include_str!("shape/v1alpha1.json");
 const V1ALPHA2: &str = include_str!("shape/v1alpha2.json");
 
-/// Removes values that do not fit the schema of the version, so that the rest can be checked too; returns the
+/// Removes unknown fields and values of a wrong type, so that the rest can be checked too; returns these and the other
 /// problems.
 pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -277,7 +277,7 @@ mod tests {
         serde_json::to_value(definition(&conversion).unwrap()).unwrap()
     }
 
-    /// A value of this schema: the first that fits.
+    /// A value of this schema's type.
     fn value_of(schema: &Value) -> Value {
         match schema["type"].as_str() {
             Some("object") => json!({}),

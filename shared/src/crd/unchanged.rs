@@ -2,15 +2,15 @@
 //! compare leaves rather than whole objects: clients that are built with Go types send the zero values that they
 //! cannot leave out, and these mean "not set".
 //!
-//! All comparisons are of lists, `[a] == [b]`: the API server estimates the cost of a comparison by the longest text,
+//! Values are compared within lists, `[a] == [b]`: the API server estimates the cost of a comparison by the longest text,
 //! list or map that may be compared, but only one level deep.
 
 use serde_json::{Map, Value};
 
 use super::convert::Version;
 
-/// Fields whose zero value (`false`, `0`, `""`) means something else than "not set". Go types leave these out if they
-/// are not set.
+/// Fields whose zero value (`false`, `""`) means something else than "not set". Go types leave these out if they are
+/// not set.
 const MEANINGFUL: &[&str] = &[
     "connectTimeout",
     "strict",
@@ -164,8 +164,8 @@ impl<'a> Comparison<'a> {
             .push(format!("[{}{path}{or}] == [{}{path}{or}]", self.new, self.old));
     }
 
-    /// Compares lists of objects, index by index: CEL has no other way to walk along two lists. `most`: the limit of
-    /// the list's length. The schema has no list of objects within another one: both would use the variable `i`.
+    /// Compares lists of objects, index by index: Kubernetes 1.31 has no other way to walk along two lists. `most`: the
+    /// limit of the list's length. The schema has no list of objects within another one: both would use the variable `i`.
     fn list(&mut self, items: &Value, path: &str, most: u64) {
         let (new, old) = (
             format!("{}{path}.orValue([])", self.new),
@@ -205,7 +205,7 @@ impl<'a> Comparison<'a> {
         self.keys(path, "k", &inner.expression());
     }
 
-    /// Compares maps of quantities, which may be within a map of objects.
+    /// Compares maps of quantities.
     fn quantities(&mut self, path: &str) {
         let same = same_quantity(
             &format!("{}[q]", present(self.new, path)),

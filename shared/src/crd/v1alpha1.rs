@@ -4,7 +4,7 @@
 //! It differs from v1alpha2 in what a missing field means. By default, Flux comes from the container's own image and
 //! runs as the user flux, sidecars do not wait for the broker, a cluster without a command serves the Flux RESTful API,
 //! and the pods are deleted when the job has completed. All fields have the same name and place in both versions, except
-//! the `cleanup` fields and `status.jobid`.
+//! the `cleanup` fields.
 
 use serde_json::{Value, json};
 
@@ -47,8 +47,8 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "spec.fluxRestful",
-        "The Flux RESTful API, which the lead serves if the cluster has no command or script and is not\n\
-         interactive.",
+        "The Flux RESTful API, which the lead serves if the cluster has no command, script or diagnostics and\n\
+         is not interactive.",
     ),
     (
         "spec.fluxRestful.branch",
@@ -77,7 +77,7 @@ const CONTAINER_DESCRIPTIONS: &[(&str, &str)] = &[
     ("existingVolumes", "Volumes that exist already, by name."),
     (
         "fluxUser",
-        "The user to run Flux as; created if missing. Default: flux, with id 1000.",
+        "The user to run Flux as; created if missing, which needs root. Default: flux, with id 1000.",
     ),
     ("fluxUser.disable", "Run Flux as the container's own user."),
     ("fluxuser.disable", "Run Flux as the container's own user."),

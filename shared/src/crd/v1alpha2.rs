@@ -1,7 +1,7 @@
 //! `flux-framework.org/v1alpha2`: the fields, their units and defaults.
 //!
-//! Doc comments become the descriptions in the CRD, so they are written for users. The schema has the defaults that
-//! are not the zero value of their type. Every block is optional.
+//! Doc comments become the descriptions in the CRD, so they are written for users. The schema has the defaults of the
+//! fields without `skip_serializing_if`. Every block is optional.
 #![cfg_attr(
     feature = "crd",
     expect(
@@ -112,8 +112,8 @@ pub struct MiniClusterSpec {
     /// or `--tasks-per-node`, the default of 1 is left out.
     #[serde(default = "one")]
     pub tasks: i32,
-    /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it
-    /// with 0.
+    /// Start the broker without a program (diagnostics run anyway) and keep it up, for `kubectl exec`.
+    /// `flux shutdown` then ends it with 0.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interactive: bool,
     /// The command launches Flux jobs itself: it is not wrapped in flux submit. Same as launcher on the Flux
@@ -192,11 +192,12 @@ pub struct MiniClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub services_pod_template: Option<serde_json::Value>,
-    /// Users to create on every pod, each with a generated password, or a chosen one of 8 characters at most.
+    /// Users to create on every pod, which needs root. Each has a generated password, or a chosen one of 8
+    /// characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
-    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not
-    /// interactive. Unset: not served.
+    /// The Flux RESTful API, which the lead serves if the cluster has no command, script or diagnostics and is
+    /// not interactive. Unset: not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_restful: Option<FluxRestful>,
     /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts

@@ -1,4 +1,4 @@
-//! Access to optional blocks of a JSON object. `null` counts as missing, as it does to the API server.
+//! Access to optional blocks of a JSON object. `null` counts as missing.
 
 use serde_json::{Map, Value};
 

@@ -46,7 +46,7 @@ fn container_has_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
     object(flux, "container").is_some_and(|container| has_only(container, defaults))
 }
 
-/// Whether sidecars start without waiting for the broker's socket. v1alpha2 has this field since its first day, and waits
+/// Whether sidecars start without waiting for the broker's socket. v1alpha2 has had this field from the start, and waits
 /// by default. The Go operator's v1alpha1 never waited. Without a sidecar, the field means nothing.
 const NO_WAIT: &str = "noWaitSocket";
 

@@ -16,7 +16,7 @@ const TOTAL_MAX: usize = 256 << 10;
 /// Limit in bytes of an annotation that is written or applied. Without this limit and `DEPTH_MAX`, an annotation could
 /// nest values deeper than the webhook's stack allows.
 const LENGTH_MAX: usize = 16 << 10;
-/// Most parts of a JSON pointer in an annotation; others are ignored.
+/// Most parts of a JSON pointer in an annotation; longer pointers are ignored.
 const DEPTH_MAX: usize = 16;
 
 /// Values of the original spec by JSON pointer. Null: the original lacks the field. Conversion changes only fields of
@@ -50,7 +50,7 @@ pub(super) fn take(object: &mut Map<String, Value>, version: Version) -> Differe
 }
 
 /// Applies `differences` to a converted spec, unless the result would not convert back to `original`, the spec before
-/// this conversion, in version `from`: in that case `original` was changed since the annotation was written.
+/// this conversion, in version `from`: in that case `original` was changed since, or the annotation is forged.
 pub(super) fn restore(spec: &mut Value, differences: &Differences, original: &Value, from: Version) {
     if differences.is_empty() {
         return;
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Each value is almost as deep as JSON may be, and its pointer leads to the bottom of the value before.
+    /// Each value is almost as deep as serde_json parses, and its pointer leads to the bottom of the value before.
     fn nested(chunks: usize) -> Differences {
         let deep = |field: &str| {
             let mut value = json!({});

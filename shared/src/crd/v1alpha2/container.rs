@@ -36,8 +36,9 @@ block! {
         /// use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub cores: Option<i32>,
-        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the
-        /// cluster stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
+        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; without one (or
+        /// commands.script), the cluster stays up. On a sidecar: shell source. On a service: replaces the image's
+        /// entrypoint.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub command: Option<String>,
         /// Requests and limits.
@@ -170,7 +171,7 @@ block! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub pre: Option<String>,
         // Existing manifests escape `$`, because the Go operator wrote scripts into a shell's text.
-        /// A script to run instead of command; `\$` becomes `$`, the rest is kept byte for byte.
+        /// A script to run instead of command; `\$` becomes `$`. Without a `#!`, the image's shell runs it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub script: Option<String>,
         /// On the lead, before Flux.
@@ -185,7 +186,7 @@ block! {
         /// Alias of workerPre, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub pre_worker: Option<String>,
-        /// After Flux has ended.
+        /// After Flux has ended; on a sidecar, after its command.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub post: Option<String>,
         /// Command put before submit, batch, the launcher's command, the broker and the followers' start.
@@ -194,7 +195,7 @@ block! {
         /// On sidecars, before the wait for the broker's socket.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub service_pre: Option<String>,
-        /// Run Flux as root, even with fluxUser.
+        /// Run Flux as the container's own user (root), even with fluxUser.
         #[serde(default, skip_serializing_if = "is_false")]
         pub run_flux_as_root: bool,
     }

@@ -49,7 +49,7 @@ block! {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         pub option_flags: String,
         /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet
-        /// sets 0.
+        /// sets 0, logging.zeromq 7.
         #[serde(default = "log_level")]
         pub log_level: i32,
         /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas,
@@ -59,7 +59,7 @@ block! {
         /// The scheduler.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub scheduler: Option<Scheduler>,
-        /// Create a Service for the lead only, instead of a headless Service for all pods.
+        /// The headless Service names only the lead, not all pods, if all MiniClusters that share it set this.
         #[serde(default, skip_serializing_if = "is_false")]
         pub minimal_service: bool,
         /// The whole broker.toml, used as it is.
@@ -106,7 +106,7 @@ block! {
         /// the `flux` on the PATH.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub install_root: Option<String>,
-        /// Leave the broker's socket at Flux's default path, which other containers do not see.
+        /// Leave the broker's socket at Flux's default path: `local-<rank>` in its run directory.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable_socket: bool,
         /// Start the sidecars' commands without waiting for the broker's socket.

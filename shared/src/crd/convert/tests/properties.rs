@@ -30,7 +30,7 @@ fn schema(version: Version) -> Value {
     found["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
 }
 
-/// Any value of this schema. Default values are among them, so explicit defaults are tested too.
+/// Some values of this schema. Default values are among them, so explicit defaults are tested too.
 fn arbitrary(schema: &Value) -> BoxedStrategy<Value> {
     if let Some(properties) = schema["properties"].as_object() {
         let required: Vec<&str> = schema["required"]
