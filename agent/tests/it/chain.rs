@@ -138,7 +138,7 @@ fn job_ended_by_a_signal_exits_128_plus_number() {
     let deadly: Vec<u8> = match real_flux() {
         // With real Flux, each signal takes long.
         Some(_) => vec![1, 2, 9, 11, 15, 34],
-        // By default, the signals that are left out end no process.
+        // By default, those that are left out below 32 end no process.
         None => (1..32)
             .filter(|signal| !(17..=23).contains(signal) && *signal != 28)
             .chain([34, 64])
@@ -280,7 +280,8 @@ fn on_failure_does_not_rerun_a_success_whose_post_failed() {
     assert_eq!(starts(&images), 1);
 }
 
-/// A lead with an archive in /state. `dump`: how the fake Flux writes it, slowly enough to act meanwhile.
+/// A lead with a folder for its archive, if it has one. `dump`: how the fake Flux writes it, slowly enough to act
+/// meanwhile.
 fn lead_with_slow_dump(image: &Image, network: &Network, dump: &str) -> Running {
     fs::create_dir(image.at("/state")).unwrap();
     let mut container = Container::new(image, "mc-0", &run_words(&[]));
@@ -331,7 +332,7 @@ fn killed_lead_reruns_its_program_with_on_failure() {
     let network = Network::new();
     let mut pods = vec![pod(&images, 0, &network), pod(&images, 1, &network)];
     pods[0].wait_for_output("up\n");
-    // Gives the follower the time to join.
+    // Gives the follower's agent the time to notice that its broker has joined.
     std::thread::sleep(Duration::from_millis(600));
     let lead = pods.remove(0);
     send(lead.pid, 9);
@@ -794,7 +795,7 @@ fn stop_before_program_begins_reports_no_program_code() {
     eventually("the broker is up", || {
         std::os::unix::net::UnixStream::connect(&socket).ok()
     });
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300)); // long enough for the agent to notice that, too
     lead.signal(15);
     let ended = lead.end();
     assert!(ended.code > 128, "{}: {}", ended.code, ended.stderr);

@@ -168,7 +168,7 @@ fn expected(cores: [u32; 2]) -> Vec<String> {
         .collect()
 }
 
-/// False with the fake Flux, which has no resources.
+/// False with the fake Flux, which does not schedule by resources.
 fn has_resources() -> bool {
     if real_flux().is_none() {
         return false;
@@ -219,7 +219,7 @@ fn unlike_nodes_have_declared_cores_and_their_own_gpus() {
 }
 
 #[test]
-fn none_is_drained_when_users_r_has_more_cores_than_pods() {
+fn none_is_drained_when_user_configures_more_cores_than_pods() {
     if !has_resources() {
         return;
     }

@@ -144,8 +144,8 @@ fn assumed(path: &str) -> &'static str {
     }
 }
 
-/// The plan of a JobSet's pods, from the arguments and the variables of their entrypoint. `of_controller` are
-/// options with the variables that a controller adds to the pods.
+/// The plan of the pods of a JobSet or a TrainJob, from the arguments and the variables of their entrypoint.
+/// `of_controller` are options with the variables that a controller adds to the pods.
 fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> Value {
     let container = &found(template, "containers").unwrap()[0];
     let command = words(&container["command"]);

@@ -1,5 +1,5 @@
-//! Statements of the Go operator's documentation, tested in whole instances of the fake Flux or of real Flux (`make
-//! test-flux`).
+//! Statements of the Go operator's documentation, and batches, tested in whole instances of the fake Flux or of real
+//! Flux (`make test-flux`).
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -242,7 +242,7 @@ fn broker_start_is_retried_while_process_limit_is_reached() {
     let mut others: Vec<_> = (0..50).map(|_| sleeper()).collect();
     // Ends all at once. Otherwise a broker could start and then fail to create processes of its own.
     let killer = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(4));
+        std::thread::sleep(Duration::from_secs(4)); // long enough for starts that fail
         others.iter_mut().for_each(|other| other.kill().unwrap());
         // A zombie counts too, so reap them.
         others.iter_mut().for_each(|other| drop(other.wait()));

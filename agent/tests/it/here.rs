@@ -106,7 +106,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
         std::fs::read_to_string(image.at("/record/as-flux")).unwrap()
     );
 
-    // With these facts, in both formats, a laptop prints the same plan.
+    // With these facts, in both formats, a laptop plans the same launch.
     let folder = crate::image::folder();
     let at = |name: &str| folder.path().join(name);
     std::fs::copy(image.at(flux_shared::paths::SPEC_FILE), at("agent.toml")).unwrap();
