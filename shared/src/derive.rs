@@ -123,7 +123,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
     }
 }
 
-/// Names of the runner's variables whose values differ between pods: the pod template takes them from the downward
+/// Names of the runner's variables whose values may differ between pods: the pod template takes them from the downward
 /// API, or they refer to such a variable. Without the names, a task would see the values of the pod that submitted its
 /// job.
 fn per_pod(cluster: &ValidMiniCluster) -> Vec<String> {
@@ -175,16 +175,16 @@ fn is_share(resource: &str) -> bool {
         .any(|unit| device.contains(unit))
 }
 
-/// The number of GPUs that a container with these resources gets.
+/// The number of GPUs, or slices of one, that a container with these resources gets.
 pub fn gpus(resources: &Resources) -> u32 {
     let limits = resources.limits.iter();
     let numbers = limits.filter(|(name, _)| is_gpu(name) && !is_share(name));
     numbers.filter_map(|(_, quantity)| quantity.value()).sum::<f64>() as u32
 }
 
-/// Whether a limit or request asks for GPUs or for slices of one. An amount of 0 does not.
+/// Whether a limit or request asks for GPUs or for a part of one. An amount of 0 does not.
 fn asks_for_gpus(resources: &Resources) -> bool {
-    // A quantity is a text. It is not 0 if any of its digits is not 0.
+    // A quantity is a text. (Nobody writes 0 with another digit, as in `0e3`.)
     let is_positive = |quantity: &Quantity| quantity.0.contains(|c: char| matches!(c, '1'..='9'));
     resources
         .limits

@@ -1,8 +1,8 @@
 //! The agent's exit codes. Others rely on them, so they must not change.
 //!
-//! The lead's container exits with the code of the user's program (0 to 255; 128 + n for signal n). If the agent
-//! itself fails, it exits with one of the codes below, but a program may exit with the same code. So a code of the
-//! runner's container does not tell what ended the container: the termination message does
+//! The lead's container exits with the code of the user's program or failed snippet (0 to 255; 128 + n for signal n). If
+//! the agent itself fails, it exits with one of the codes below, but a program may exit with the same code. So a code of
+//! the runner's container does not tell what ended the container: the termination message does
 //! ([`crate::termination`]). For the same reason the Job retries none of these codes, except [`RETRIED`] of a
 //! follower. The operator's init containers run no program of the user's, so the Job may retry their codes.
 
@@ -14,24 +14,24 @@ use serde::{Deserialize, Serialize};
 pub enum Category {
     /// The spec file is missing or cannot be read.
     SpecUnreadable,
-    /// The spec file has an unknown field, another version, or a value out of range.
+    /// The spec is invalid (TOML, a field, a value, its version), or does not fit this pod, or a snippet's R is invalid.
     SpecInvalid,
-    /// The view (or, with the view disabled, `flux` on the PATH) was not found.
+    /// The view, `flux` or the Fluxion that the spec names was not found, or files of an image cannot be read.
     ViewMissing,
     /// The parent broker did not answer within the deadline.
     ParentUnreachable,
-    /// The user does not exist and could not be created.
+    /// A user could not be created or given its password, or the agent could not act as it.
     UserFailed,
     /// A file, directory or link could not be written (disk full, read-only, no permission), or reading the view's image
     /// failed in a way that may pass.
     WriteFailed,
-    /// The curve certificate cannot be read or is not a valid pair.
+    /// The curve certificate, or the seed of one, cannot be read or is malformed.
     CurveUnreadable,
-    /// A snippet was given, but the image has no shell.
+    /// A snippet or script needs a shell, and the image has none, or one that does not run.
     ShellMissing,
     /// The lead's broker ended before the program began, or a follower's broker kept failing.
     BrokerFailed,
-    /// Any other failure of the agent: a bug.
+    /// Any other failure of the agent, which is a bug in a pod.
     Internal,
     /// This pod replaces a lead whose program may have run: it must not run again in the same Job.
     LeadLost,

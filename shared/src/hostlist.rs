@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 /// Most distinct hosts that a list may name. (flux-core's own limit is 1,048,576 per range.)
 pub const MAX_HOSTS: usize = 65_536;
-/// Most hosts that a list, or all lists in the parts of broker.toml together, may expand to, duplicates included.
+/// Most hosts that a list, or all lists in the parts of broker.toml together, may expand to, duplicates included
+/// (arbitrary: 16 of the longest lists).
 pub const MAX_WRITTEN: usize = 16 * MAX_HOSTS;
 
 /// The hostlist, one entry, of the hosts `<prefix>-<first>` to `<prefix>-<last>`.
@@ -49,7 +50,7 @@ pub fn expand_and_count(list: &str, written: &mut usize) -> Result<Vec<String>, 
     Ok(hosts)
 }
 
-/// The numbers of an idset, such as `0-3,7`. None: the text is not an idset.
+/// The numbers of an idset, such as `0-3,7`. None: the text is not an idset, or one of more than [`MAX_HOSTS`] numbers.
 pub fn idset(set: &str) -> Option<Vec<u32>> {
     // An entry that is only a bracket group expands to the bare numbers.
     let names = if set.is_empty() {

@@ -48,7 +48,7 @@ struct Metadata {
     annotations: Value,
 }
 
-/// Parses the first MiniCluster in `text` (other kinds of documents are skipped). The error has every problem.
+/// Parses the first MiniCluster in `text` (other kinds of documents are skipped). The error has all problems found.
 pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
     from_value(&documents(text)?[0])
 }
@@ -192,7 +192,7 @@ fn resembles_minicluster(kind: &str) -> bool {
     suggest::nearest(kind, [KIND].into_iter()).is_some()
 }
 
-/// Converts a document to a MiniCluster. The error has every problem.
+/// Converts a document to a MiniCluster. The error has all problems found.
 pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     let version = document["apiVersion"].as_str().and_then(Version::of);
     let mut problems = problems_outside_spec(document, version.unwrap_or(Version::V1alpha2));
@@ -291,7 +291,7 @@ const METADATA_FIELDS: [&str; 15] = [
 ];
 
 /// The problems with a document outside its spec: unknown fields, and wrong types and values of the fields that are
-/// read here. The API server rejects them.
+/// read here. The API server rejects them, unknown fields only if field validation is strict.
 fn problems_outside_spec(document: &Value, version: Version) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut expect = |path: String, value: &Value, fits: bool, wanted: &str| {
@@ -385,7 +385,7 @@ fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
 }
 
 /// The spec as v1alpha2, without the values that do not fit the schema of its version, and the problems with those
-/// values. (The API server rejects them if field validation is strict.)
+/// values. (The API server rejects unknown fields only if field validation is strict.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
     // Overlays keep their nulls. Elsewhere null means that the field is missing.
     drop_nulls_outside(&OVERLAYS, &mut value);

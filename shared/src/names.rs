@@ -10,7 +10,7 @@ pub const COMPLETION_INDEX_IS_SET: &str =
 pub const AGENT_CONTAINER: &str = "flux-agent";
 /// Name of the init container that fills the volume of `/opt/software`.
 pub const SOFTWARE_CONTAINER: &str = "flux-software";
-/// Labels of every object that the operator creates; they override a user's.
+/// Labels of the Job and of most other objects that the operator creates; they override a user's.
 pub const OWN_LABELS: [&str; 3] = [
     "app.kubernetes.io/managed-by",
     "app.kubernetes.io/name",
@@ -27,7 +27,7 @@ pub const OWN_POD_LABELS: [&str; 8] = [
     "job-index",
     "namespace",
 ];
-/// Labels by which a Job finds its pods: the API server rejects a Job whose pod template has other values of them.
+/// Labels that the API server adds to a Job's pod template: it rejects a Job that has other values of them there.
 pub const JOB_LABELS: [&str; 4] = [
     "batch.kubernetes.io/controller-uid",
     "batch.kubernetes.io/job-name",
@@ -140,7 +140,7 @@ pub fn cluster_name_max(hosts: u32) -> usize {
     (LABEL_MAX - 1 - digits).min(LABEL_MAX - "-services".len())
 }
 
-/// The pod's host name, which is the Flux host name: `<cluster>-<index>`.
+/// The pod's host name in Flux and, without host networking, its own: `<cluster>-<index>`.
 pub fn host(cluster: &str, index: u32) -> String {
     format!("{cluster}-{index}")
 }

@@ -26,7 +26,7 @@ pub use strategic_merge::{MERGED_LISTS, identity, merge_key};
 pub struct Overlay(Value);
 
 impl Overlay {
-    /// Checks the overlay `value` of the field `field` against the rendered pod. The error has every problem.
+    /// Checks the overlay `value` of the field `field`: its form, then its content against the rendered pod.
     pub fn checked(field: &str, value: &Value, pod: &RenderedPod) -> Result<Overlay, Vec<Problem>> {
         let mut problems = forms::problems(field, value);
         if problems.is_empty() {

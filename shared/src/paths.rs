@@ -1,4 +1,4 @@
-//! Every path inside a pod. Paths of Flux's files are below the mount path (`flux.container.mountPath`, by default
+//! Paths inside a pod. Those of Flux's files are below the mount path (`flux.container.mountPath`, by default
 //! `/mnt/flux`). A view is Flux with all its libraries, which is mounted or copied into the pod.
 
 /// Default of `flux.container.mountPath`.
@@ -9,8 +9,8 @@ pub const AGENT_FOLDER: &str = "/etc/flux-agent";
 pub const SPEC_DIR: &str = "/etc/flux-agent/spec";
 /// Default folder of the output of a batch's jobs.
 pub const DEFAULT_LOGS: &str = "/tmp/fluxout";
-/// Folder of the agent's binary in every container: a volume of its own, to which only the init container that
-/// installs the binary may write.
+/// Folder of the agent's binary in every container of the Job's pods: a volume of its own, to which only the init
+/// container that installs the binary may write.
 pub const AGENT_DIR: &str = "/etc/flux-agent/bin";
 /// The agent's binary. Root runs it by this path, never by the link at the documented path ([`PodPaths::agent`]).
 pub const AGENT_FILE: &str = "/etc/flux-agent/bin/flux-agent";
@@ -46,7 +46,7 @@ pub const SOFTWARE_DIR: &str = "/opt/software";
 pub const VIEW_IMAGE_VIEWS: &str = "/opt/views/._view";
 /// The link to the view in a view image, which most images have.
 pub const VIEW_IMAGE_LINK: &str = "/opt/view";
-/// HOME if the image sets none, or an empty one, or `/`, or one that is missing and cannot be created.
+/// A volume: HOME if the image sets none, or an empty one, or `/`, or one that is missing and cannot be created.
 pub const FALLBACK_HOME: &str = "/home/flux-operator";
 /// Where the volume of [`FALLBACK_HOME`] is mounted instead if a user's volume is mounted above that path, as at `/home`:
 /// the mount point would have to be created in the user's storage.
@@ -62,7 +62,7 @@ pub const SOFTWARE_STAGING: &str = "/mnt/flux-software";
 pub const SOFTWARE_FOLDER: &str = "software";
 /// The folder in the volume of `/opt/software` with the copied view's packages.
 pub const PACKAGES_FOLDER: &str = "packages";
-/// Where all containers mount [`PACKAGES_FOLDER`]: the links in `/opt/software` lead there.
+/// The path of [`PACKAGES_FOLDER`] in all containers, if the view is copied: the links in `/opt/software` lead there.
 pub const COPIED_PACKAGES: &str = "/mnt/flux-software/packages";
 /// Where the operator mounts `flux.mungeSecret`.
 pub const MUNGE_DIR: &str = "/etc/munge";
@@ -322,6 +322,6 @@ impl PodPaths {
 
     /// File with the user's `commands.script` of this container.
     pub fn script(&self, container: &str) -> String {
-        format!("{}/config/scripts/{container}", self.mount)
+        self.at(&format!("config/scripts/{container}"))
     }
 }

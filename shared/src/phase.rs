@@ -11,9 +11,9 @@ pub enum Phase {
     Pending,
     /// Pods are scheduled, and its brokers are not ready yet.
     Starting,
-    /// Its brokers are ready, or were.
+    /// Its brokers are ready, or were, or the lead has ended.
     Running,
-    /// Its Job is suspended: it has no pods.
+    /// Its Job is suspended: its pods are deleted.
     Suspended,
     Completed,
     Failed,

@@ -1,5 +1,4 @@
-//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. The type reads numbers in YAML or JSON as well. Of a
-//! manifest's numbers, only whole ones reach it: `crd::shape` rejects fractions, as the API server does.
+//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. The type reads numbers in YAML or JSON as well.
 //!
 //! Own code: k8s-openapi's `Quantity` is a string without any check. The text stays as the user wrote it.
 
@@ -93,8 +92,8 @@ impl<'de> Deserialize<'de> for Quantity {
             fn visit_u64<E: de::Error>(self, value: u64) -> Result<Quantity, E> {
                 Ok(Quantity(value.to_string()))
             }
-            // No caller passes a fraction today: `crd::shape` and the API server reject it. If one comes, it is kept,
-            // since an error here would not name the field.
+            // From `podTemplate`, as in a pod. In the spec's own quantities, `crd::shape` and the API server reject
+            // fractions that are no text.
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Quantity, E> {
                 Ok(Quantity(value.to_string()))
             }

@@ -1,5 +1,5 @@
-//! Labels and annotations of a MiniCluster for a queue (Kueue), which the operator copies to the Job and its pods.
-//! They are recognised by their domain.
+//! Labels and annotations of a MiniCluster for a queue (Kueue), which the operator copies to the Job, and some of them
+//! to its pods. They are recognised by their domain.
 
 use std::collections::BTreeMap;
 
@@ -129,8 +129,8 @@ impl Queueing {
         (noted.bytes() <= MOST_BYTES).then_some(noted)
     }
 
-    /// Without the labels that come from `spec.jobLabels`: the MiniCluster's own ones are left. The Job records only
-    /// these, since [`Queueing::check`] adds the others from the spec again.
+    /// Without the labels that `spec.jobLabels` has too. The Job records only the others, since [`Queueing::check`] adds
+    /// these from the spec again.
     pub fn without_job_labels(mut self, job_labels: &BTreeMap<String, String>) -> Queueing {
         self.labels
             .retain(|key, value| job_labels.get(key) != Some(value));

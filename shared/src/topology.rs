@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::hostlist;
 
-/// Children of each broker in the default tree. Up to 257 brokers, all are children of the lead.
+/// Children of each broker in the default tree. Up to 257 brokers, all others are children of the lead.
 pub const DEFAULT_FANOUT: u32 = 256;
 /// The largest number of children that `mincrit` without a number gives a router.
 const MINCRIT_FANOUT: u32 = 1024;

@@ -124,7 +124,7 @@ pub struct States {
     pub inactive: u64,
 }
 
-/// A metric for autoscalers, with the name that flux-metrics-api uses.
+/// A metric for autoscalers. flux-metrics-api has those of nodes and of single states of jobs, with the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
     pub name: &'static str,

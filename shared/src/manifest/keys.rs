@@ -55,8 +55,8 @@ pub fn misread(document: &Node, has_item: impl Fn(usize) -> bool, text: &str) ->
     problems
 }
 
-/// Notices about keys before a `<<` that has them too: kubectl lets the merged value win, and [`super::documents`] the
-/// other one.
+/// For each `<<`, a notice about the first key before it that it has too: kubectl lets the merged value win, and
+/// [`super::documents`] the other one.
 pub fn overridden(document: &Node) -> Vec<Notice> {
     let mut notices = Vec::new();
     document.visit_mappings(String::new(), &mut |path, entries| {

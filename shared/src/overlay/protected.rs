@@ -122,7 +122,7 @@ const RESTART_POLICY: (&str, &str) = (
     "restartPolicy",
     "with it the pod would not end with the container that runs Flux",
 );
-/// Most init containers that a user may add. Each needs a rule in the Job's failure policy, as do the operator's own,
+/// Most init containers that a user may add. Each may need a rule in the Job's failure policy, as do the operator's own,
 /// and Kubernetes allows 20 rules.
 const MOST_INIT_CONTAINERS: usize = 12;
 
@@ -408,23 +408,16 @@ impl Found {
         self.0.push(Problem::new(field, why));
     }
 
-    /// Rejects the removal or replacement of an object in which the operator sets fields.
+    /// Rejects the removal or replacement of an object in which the operator sets fields, also by another type.
     fn reject_removal(&mut self, path: &str, value: &Value) {
         if directive(value).is_some() || has_retain_keys(value) || value.is_null() {
             self.add(path, REMOVES_FIELDS);
-        } else {
-            self.reject_non_object(path, value);
-        }
-    }
-
-    /// Rejects a value that is neither an object nor null.
-    fn reject_non_object(&mut self, path: &str, value: &Value) {
-        if !value.is_object() && !value.is_null() {
+        } else if !value.is_object() {
             self.add(path, "must be an object");
         }
     }
 
-    /// Rejects the removal or replacement of a list in which the operator sets items.
+    /// Rejects the removal or replacement of a list in which the operator sets items, also by another type.
     fn reject_list_removal(&mut self, path: &str, value: &Value) {
         let replaces = items(value).any(|(_, item)| directive(item) == Some("replace"));
         if replaces || !value.is_array() {

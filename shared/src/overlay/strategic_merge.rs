@@ -96,8 +96,8 @@ fn merge_maps(mut below: Object, mut over: Object) -> Object {
     below
 }
 
-/// Merges lists by the key `by`. As in Kubernetes, items that the overlay names keep the overlay's order, and its new
-/// items come before the other items.
+/// Merges lists by the key `by`. As in Kubernetes, items that the overlay names keep the overlay's order, and a new item
+/// comes as early as this order allows.
 fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> {
     let (directives, items): (Vec<Value>, Vec<Value>) =
         over.into_iter().partition(|item| directive(item).is_some());
