@@ -149,9 +149,10 @@ fn apply_options(args: &Args, facts: &mut Facts) {
     facts.environment.extend(args.env.iter().cloned());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
-        // The facts' quota, or the spec's limit, could allow fewer cores. A quota below the CPUs of the cpuset would mean
-        // that these are shared.
-        facts.cpu_quota = Some(cores.max(facts.cpuset.unwrap_or(0)).into());
+        // The facts' quota, or the spec's limit, could allow fewer cores. A quota other than the number of CPUs in the
+        // cpuset would mean that these are shared.
+        facts.cpuset = facts.cpuset.map(|cpus| cpus.max(cores));
+        facts.cpu_quota = Some(facts.cpuset.unwrap_or(cores).into());
     }
     if let Some(uid) = args.uid {
         assume_user(facts, uid, uid);

@@ -63,11 +63,11 @@ fn cpu_count(cpus: u32) -> String {
 
 /// Whether the container has its cpuset exclusively. The kubelet's static CPU manager gives exclusive CPUs to a
 /// Guaranteed pod with a whole number of them. All other pods share the remaining CPUs, so their cpuset is smaller than
-/// the machine, too. If such a pod is not Guaranteed, its oom_score_adj is above 0. If it is, it has a fraction of a
-/// CPU: its limit is then usually below the number of shared CPUs.
+/// the machine, too. If such a pod is not Guaranteed, its oom_score_adj is above 0. If it is, its limit has a fraction of
+/// a CPU. So only the limit of exclusive CPUs is their number.
 fn is_exclusive(cpus: u32, runner: &Runner, facts: &Facts) -> bool {
     let limit = facts.cpu_limit(runner);
-    facts.oom_score <= 0 && limit.is_none_or(|limit| limit >= f64::from(cpus))
+    facts.oom_score <= 0 && limit.is_none_or(|limit| limit == f64::from(cpus))
 }
 
 #[cfg(test)]
@@ -140,6 +140,10 @@ mod tests {
         assert!(
             !of(None, pinned(-997, Some(1.5))).on,
             "Guaranteed, but with a fraction of a CPU: the shared CPUs"
+        );
+        assert!(
+            !of(None, pinned(-997, Some(2.5))).on,
+            "Guaranteed, with a fraction more than the shared CPUs"
         );
         assert!(
             !of(None, pinned(2, None)).on && !of(None, pinned(1000, None)).on,
