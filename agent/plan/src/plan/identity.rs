@@ -180,7 +180,11 @@ mod tests {
             let user = RunnerUser { uid, ..user(false) };
             Identity::of(Some(&user), &facts(0, PASSWD)).notice
         };
-        assert!(notice(2000).unwrap().starts_with("flux is uid 1234 in this image, not 2000"));
+        assert!(
+            notice(2000)
+                .unwrap()
+                .starts_with("flux is uid 1234 in this image, not 2000")
+        );
         assert_eq!((notice(USUAL_UID), notice(1234)), (None, None));
     }
 
