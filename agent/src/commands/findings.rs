@@ -135,6 +135,7 @@ async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
         asked: 0,
         left: 0,
         missing: Vec::new(),
+        failure: None,
     };
     for (rank, host) in (0u32..).zip(&pod.instance.hosts) {
         if *host == pod.instance.hostname || pod.instance.spare.contains(&rank) {
@@ -144,14 +145,17 @@ async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
             names.left += 1;
             continue;
         }
-        names.asked += 1;
-        if resolver
-            .lookup(&pod.instance.address_of(rank).host)
-            .await
-            .is_err()
-        {
-            names.missing.push(host.clone());
+        match resolver.lookup(&pod.instance.address_of(rank).host).await {
+            // Without an answer, it is not known whether the name exists.
+            Err(error) if !error.has_no_record() => {
+                names.left += 1;
+                names.failure = Some(error);
+                continue;
+            }
+            Err(_) => names.missing.push(host.clone()),
+            Ok(_) => {}
         }
+        names.asked += 1;
     }
     names
 }
@@ -293,6 +297,38 @@ mod tests {
             let found = block_on(lookup_as_others_do(&resolver, "mc-0", others));
             assert_eq!(found, expected, "{hosts}");
         }
+    }
+
+    #[test]
+    fn name_that_dns_does_not_know_is_told_from_a_failing_server() {
+        use flux_agent_plan::facts::Facts;
+        use flux_agent_plan::plan::Instance;
+        use flux_shared::agent_spec::AgentSpec;
+
+        let spec = AgentSpec::from_toml("name='mc'\nsize=3").unwrap();
+        let facts = Facts {
+            index: Some(0),
+            ..Facts::default()
+        };
+        let instance = Instance::of(&spec, &facts).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        // No DNS server listens at this address.
+        fs::write(root.path().join("etc/resolv.conf"), "nameserver 127.77.0.2\n").unwrap();
+        let known = instance.address_of(1).host;
+        let hosts = format!("10.0.0.6 {}\n", known.trim_end_matches('.'));
+        fs::write(root.path().join("etc/hosts"), hosts).unwrap();
+        let pod = Pod {
+            spec,
+            facts,
+            instance,
+            root: root.path().to_owned(),
+            termination_log: PathBuf::new(),
+        };
+        let names = block_on(other_names(&pod, &Resolver::new(root.path())));
+        assert_eq!((names.asked, names.left), (1, 1));
+        assert!(names.missing.is_empty(), "{names:?}");
+        assert!(names.failure.is_some(), "{names:?}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
 use crate::system::identity::Credentials;
+use crate::wait::resolve::NameError;
 use crate::wait::{Missing, ParentProbe};
 
 /// How many absent hosts are probed at most. The others are only counted.
@@ -150,8 +151,12 @@ async fn absent(pod: &Pod, ranks: impl Iterator<Item = u32>) -> Vec<Absent> {
         let Ok(why) = tasks.run_until(probe).await else {
             continue;
         };
+        // If a DNS server fails, the pod may exist. Without one (`local`), /etc/hosts has the names of all pods.
+        let has_no_pod = why
+            .as_ref()
+            .is_some_and(|why| why.is_name_gone() || matches!(why, Missing::Name(NameError::NoServer)));
         // A spare host without a pod is not missing.
-        if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
+        if !(has_no_pod && pod.instance.spare.contains(&rank)) {
             let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
             absent.push(Absent { rank, host, why });
         }
@@ -337,6 +342,38 @@ mod tests {
             "{found:?}"
         );
         assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
+    }
+
+    #[tokio::test]
+    async fn spare_host_is_missing_while_dns_fails() {
+        use flux_agent_plan::facts::Facts;
+        use flux_agent_plan::plan::Instance;
+        use flux_shared::agent_spec::AgentSpec;
+
+        let spec = AgentSpec::from_toml("name='mc'\nsize=1\nmax_size=2").unwrap();
+        let facts = Facts {
+            index: Some(0),
+            ..Facts::default()
+        };
+        let instance = Instance::of(&spec, &facts).unwrap();
+        assert_eq!(instance.spare, [1]);
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let pod = Pod {
+            spec,
+            facts,
+            instance,
+            root: root.path().to_owned(),
+            termination_log: PathBuf::new(),
+        };
+        let ranks = async || -> Vec<u32> {
+            let found = absent(&pod, 1..2).await;
+            found.iter().map(|absent| absent.rank).collect()
+        };
+        assert!(ranks().await.is_empty(), "as with `local`");
+        // No DNS server listens at this address.
+        std::fs::write(root.path().join("etc/resolv.conf"), "nameserver 127.77.0.2\n").unwrap();
+        assert_eq!(ranks().await, [1]);
     }
 
     #[test]

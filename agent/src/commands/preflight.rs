@@ -101,12 +101,14 @@ pub struct Numa {
 /// The result of looking up names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
-    /// Names that were looked up.
+    /// Names that were looked up, with an answer.
     pub asked: usize,
-    /// Names that were not looked up in time.
+    /// Names that were not looked up in time, or without an answer.
     pub left: usize,
     /// Host names of those without an address.
     pub missing: Vec<String>,
+    /// Why the last look-up without an answer failed; none: each had one.
+    pub failure: Option<NameError>,
 }
 
 /// What the file R (Flux's resources, RFC 20) lists.
@@ -257,13 +259,17 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
 
 fn other_names(names: &Names) -> (Level, String) {
     const SHOWN: usize = 5;
-    let left = if names.left == 0 {
-        String::new()
-    } else {
-        format!(" ({} more were not looked up in time)", names.left)
+    let left = match &names.failure {
+        _ if names.left == 0 => String::new(),
+        None => format!(" ({} more were not looked up in time)", names.left),
+        Some(error) => format!(" ({} more could not be looked up: {error})", names.left),
     };
     if names.missing.is_empty() {
-        return (Pass, format!("{} other hosts have an address{left}", names.asked));
+        let text = format!("{} other hosts have an address{left}", names.asked);
+        return match &names.failure {
+            None => (Pass, text),
+            Some(error) => (Warn, format!("{text}. {}", remedy(&Missing::Name(error.clone())))),
+        };
     }
     let more = names.missing.len().saturating_sub(SHOWN);
     let shown = names

@@ -120,6 +120,8 @@ impl Resolver {
                 Ok(addresses) => return Ok(addresses),
                 // The next name would cost the same timeouts.
                 Err(error @ NameError::Silent(_)) => return Err(error),
+                // After a failure, it is not known whether that name exists, even if a later one does not.
+                Err(_) if matches!(last_error, NameError::Failing { .. }) => {}
                 Err(error) => last_error = error,
             }
         }
@@ -351,6 +353,9 @@ mod tests {
         root
     }
 
+    /// The name for which `server` answers with a failure.
+    const FAILING: &str = "mc-5.a.example";
+
     /// Starts a DNS server on the loopback that knows one name and ends after `questions` queries. Returns its port and
     /// the thread, which returns the names that it was asked for.
     fn server(known: &'static str, questions: usize) -> (u16, std::thread::JoinHandle<Vec<String>>) {
@@ -376,6 +381,8 @@ mod tests {
                     reply
                         .answers
                         .push(ResourceRecord::new(owner, CLASS::IN, 5, record));
+                } else if name == FAILING {
+                    *reply.rcode_mut() = RCODE::ServerFailure;
                 } else {
                     *reply.rcode_mut() = RCODE::NameError;
                 }
@@ -485,6 +492,18 @@ mod tests {
             thread.join().unwrap(),
             ["mc-0", "mc-0.a.example", "mc-0.b.example", "mc-9"]
         );
+    }
+
+    #[test]
+    fn name_is_not_gone_if_one_of_its_domains_failed() {
+        let root = root("", "nameserver 127.0.0.1\nsearch a.example b.example\n");
+        let (port, thread) = server("", 3);
+        let failing = NameError::Failing {
+            server: Ipv4Addr::LOCALHOST.into(),
+            why: "serverfailure".into(),
+        };
+        assert_eq!(block_on(resolver(port, &root).lookup("mc-5")), Err(failing));
+        assert_eq!(thread.join().unwrap(), ["mc-5", FAILING, "mc-5.b.example"]);
     }
 
     #[test]

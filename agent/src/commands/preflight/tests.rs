@@ -41,6 +41,7 @@ fn good_findings<'a>(instance: &'a Instance, facts: &'a Facts) -> Findings<'a> {
             asked: 3,
             left: 0,
             missing: Vec::new(),
+            failure: None,
         }),
         parent: Some(("mc-0.flux.", Ok(()))),
     }
@@ -249,6 +250,7 @@ fn preflight_lists_only_the_first_missing_names() {
         asked: 40,
         left: 9,
         missing,
+        failure: None,
     });
     assert_eq!(level, Warn);
     assert!(
@@ -256,6 +258,26 @@ fn preflight_lists_only_the_first_missing_names() {
         "{text}"
     );
     assert!(text.contains("mc-4 and 2 more."), "{text}");
+}
+
+/// A pod whose name could not be looked up may run.
+#[test]
+fn preflight_blames_dns_for_names_without_an_answer() {
+    let silent = NameError::Silent([127, 0, 0, 53].into());
+    let (level, text) = other_names(&Names {
+        asked: 0,
+        left: 3,
+        missing: Vec::new(),
+        failure: Some(silent),
+    });
+    assert_eq!(
+        (level, text.as_str()),
+        (
+            Warn,
+            "0 other hosts have an address (3 more could not be looked up: the DNS server 127.0.0.53 does not \
+             answer). Does the cluster's DNS run, and does /etc/resolv.conf name it?"
+        )
+    );
 }
 
 #[test]
