@@ -77,7 +77,9 @@ impl Executor<'_> {
                 let why = format!(
                     "a word of the command is not UTF-8, which Flux cannot take: {word}. Pass it in a file"
                 );
-                return Ok(Launched::NotStarted(self.report_no_instance(why)));
+                return Ok(Launched::NotStarted(
+                    self.report_no_instance(Category::BrokerFailed, why),
+                ));
             }
         }
         if let Some(record) = &launch.record {
@@ -208,7 +210,7 @@ impl Executor<'_> {
     /// Reports why the program did not start; returns the container's exit code.
     fn report_start_failure(&mut self, launch: &Launch, error: &StartError) -> u8 {
         if launch.part != InstancePart::Command {
-            return self.report_no_instance(error.to_string());
+            return self.report_no_instance(Category::BrokerFailed, error.to_string());
         }
         log::fatal("broker", &error.to_string());
         self.ending.note(error.to_string());
@@ -216,11 +218,11 @@ impl Executor<'_> {
     }
 
     /// Reports why there is no instance; returns the container's exit code.
-    pub(super) fn report_no_instance(&mut self, why: String) -> u8 {
+    pub(super) fn report_no_instance(&mut self, category: Category, why: String) -> u8 {
         log::fatal("broker", &why);
         self.ending.note(why);
-        self.ending.has_no_instance = true;
-        Category::BrokerFailed.code()
+        self.ending.no_instance = Some(category);
+        category.code()
     }
 
     fn log_end(&mut self, launch: &Launch, begin: Instant, ended: &LaunchEnd) {
@@ -325,6 +327,7 @@ mod tests {
                 }),
                 was_passed_on: false,
                 lost: None,
+                parent_silent_since: None,
                 has_joined: true,
                 has_come_up: false,
                 shutdown_began: None,

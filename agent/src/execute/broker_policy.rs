@@ -83,6 +83,8 @@ pub(super) struct LaunchEnd {
     pub(super) was_passed_on: bool,
     /// What is missing, if the agent ended it because its parent broker was lost.
     pub(super) lost: Option<Missing>,
+    /// Since when its parent has been silent, as far as this was checked; none: the last check succeeded.
+    pub(super) parent_silent_since: Option<Instant>,
     /// Whether it has connected to its parent, as far as is known.
     pub(super) has_joined: bool,
     /// Whether the instance has been seen in the state `run`, or in `cleanup`, which comes only after `run`.
@@ -186,6 +188,7 @@ impl<'a> BrokerPolicy<'a> {
             first_output,
         } = ended;
         let lost = self.lost;
+        let parent_silent_since = self.hold.and_then(|hold| hold.presence.missing_since);
         LaunchEnd {
             end,
             at,
@@ -193,6 +196,7 @@ impl<'a> BrokerPolicy<'a> {
             stopped,
             was_passed_on,
             lost,
+            parent_silent_since,
             has_joined: false,
             has_come_up: false,
             shutdown_began: None,

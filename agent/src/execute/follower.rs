@@ -130,7 +130,10 @@ impl Executor<'_> {
             if let Interrupted::Stopped(_) = self.pause(pause).await? {
                 return Ok(REPLACE);
             }
-            if let Some(code) = self.await_parent_return(&mut above).await? {
+            if let Some(code) = self
+                .await_parent_return(&mut above, ended.parent_silent_since)
+                .await?
+            {
                 return Ok(code);
             }
         }
@@ -240,7 +243,12 @@ impl Executor<'_> {
     /// the Job has created a new pod. So a missing name counts as the lead's end after `lead_gone`, if the
     /// plan has this limit. A lead that does not answer is a failure after `lead_silent`, if the user has set
     /// this limit. A parent that is not the lead may be missing for any time while the lead answers.
-    async fn await_parent_return(&mut self, above: &mut Above) -> Result<Option<u8>, Failure> {
+    /// `silent_since`: since when the parent has been silent.
+    async fn await_parent_return(
+        &mut self,
+        above: &mut Above,
+        silent_since: Option<Instant>,
+    ) -> Result<Option<u8>, Failure> {
         let Above {
             parent: Some(parent),
             lead,
@@ -250,7 +258,12 @@ impl Executor<'_> {
         };
         let gone_limit = self.waits.lead_gone.map(Duration::from_secs);
         let silence_limit = self.waits.lead_silent.map(Duration::from_secs);
-        let waited = until_parent_answers(parent, lead.as_mut(), gone_limit, silence_limit);
+        let absence = Absence {
+            // The silence of a parent that is not the lead does not count.
+            silent_since: silent_since.filter(|_| lead.is_none()),
+            ..Absence::default()
+        };
+        let waited = until_parent_answers(parent, lead.as_mut(), absence, gone_limit, silence_limit);
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Interrupted::Stopped(_) => Ok(Some(REPLACE)),
@@ -260,6 +273,7 @@ impl Executor<'_> {
                     stage = "stop",
                     "the lead is gone: its DNS name no longer resolves"
                 );
+                self.has_instance_ended = true;
                 Ok(Some(0))
             }
             Interrupted::Done(Err(LeadAbsent::Silent(missing))) => Err(match lead {
@@ -349,10 +363,11 @@ async fn is_gone_within(lead: &mut ParentProbe, probe_time: Duration) -> bool {
 
 /// Waits until the parent answers again. Fails if the lead's DNS name has been missing for `gone_limit`, or the
 /// lead has not answered for `silence_limit`. Without these limits, waits without end. `lead`: none if the parent
-/// is the lead.
+/// is the lead. `absence`: what is known of the lead from before.
 async fn until_parent_answers(
     parent: &mut ParentProbe,
     mut lead: Option<&mut ParentProbe>,
+    mut absence: Absence,
     gone_limit: Option<Duration>,
     silence_limit: Option<Duration>,
 ) -> Result<(), LeadAbsent> {
@@ -360,7 +375,6 @@ async fn until_parent_answers(
     let mut backoff = Backoff::default();
     let mut next_lead_check = begin;
     let mut report = Reporter::new(begin);
-    let mut absence = Absence::default();
     loop {
         let missing = match parent.probe_port().await {
             Ok(()) => return Ok(()),
@@ -400,8 +414,10 @@ enum LeadAbsent {
 /// How long the lead has been absent, by the checks so far.
 #[derive(Debug, Default)]
 struct Absence {
-    /// Since when every check has failed, and what was missing at the last one; none: the last check succeeded.
-    unreachable: Option<(Instant, Missing)>,
+    /// Since when every check has failed; none: the last check succeeded.
+    silent_since: Option<Instant>,
+    /// What was missing at the last check.
+    missing: Option<Missing>,
     /// Since when every check has found that the DNS name is gone; none: the last check has not found that.
     name_gone_since: Option<Instant>,
 }
@@ -412,10 +428,8 @@ impl Absence {
         let now = Instant::now();
         let is_name_gone = missing.as_ref().is_some_and(Missing::is_name_gone);
         self.name_gone_since = is_name_gone.then(|| self.name_gone_since.unwrap_or(now));
-        self.unreachable = missing.map(|missing| {
-            let since = self.unreachable.as_ref().map_or(now, |(since, _)| *since);
-            (since, missing)
-        });
+        self.silent_since = missing.is_some().then(|| self.silent_since.unwrap_or(now));
+        self.missing = missing;
     }
 
     /// Fails if the lead has been absent for one of the limits. A limit of None is never reached.
@@ -432,8 +446,8 @@ impl Absence {
         {
             return Err(LeadAbsent::Gone);
         }
-        match &self.unreachable {
-            Some((since, missing)) if has_passed(*since, silence_limit) => {
+        match (self.silent_since, &self.missing) {
+            (Some(since), Some(missing)) if has_passed(since, silence_limit) => {
                 Err(LeadAbsent::Silent(missing.clone()))
             }
             _ => Ok(()),
@@ -501,6 +515,7 @@ mod tests {
             stopped,
             was_passed_on: passed_on,
             lost,
+            parent_silent_since: None,
             has_joined: joined,
             has_come_up: came_up,
             shutdown_began: None,
@@ -619,14 +634,15 @@ mod tests {
         let bound = Some(Duration::ZERO);
         block_on(async {
             let soon = Duration::from_millis(500);
-            let waits = until_parent_answers(&mut gone, Some(&mut there), bound, bound);
+            let waits = until_parent_answers(&mut gone, Some(&mut there), Absence::default(), bound, bound);
             assert!(tokio::time::timeout(soon, waits).await.is_err());
             assert!(matches!(
-                until_parent_answers(&mut gone, None, bound, bound).await,
+                until_parent_answers(&mut gone, None, Absence::default(), bound, bound).await,
                 Err(LeadAbsent::Silent(Missing::Port(_)))
             ));
             drop(listener);
-            let waited = until_parent_answers(&mut gone, Some(&mut there), bound, bound).await;
+            let waited =
+                until_parent_answers(&mut gone, Some(&mut there), Absence::default(), bound, bound).await;
             let Err(LeadAbsent::Silent(Missing::Port(address))) = waited else {
                 panic!("{waited:?}")
             };
@@ -635,6 +651,27 @@ mod tests {
                 "127.0.78.1",
                 "the missing broker is the lead"
             );
+        });
+    }
+
+    /// While the broker ran, the agent has waited for the whole limit already.
+    #[test]
+    fn silence_before_the_brokers_end_counts() {
+        let (_listener, mut there, mut gone) = open_and_closed_port();
+        let limit = Duration::from_secs(60);
+        let silent = || Absence {
+            silent_since: Some(Instant::now().checked_sub(limit).unwrap()),
+            ..Absence::default()
+        };
+        block_on(async {
+            let waits = until_parent_answers(&mut gone, None, silent(), None, Some(limit));
+            let waited = tokio::time::timeout(Duration::from_secs(20), waits).await;
+            assert!(
+                matches!(waited, Ok(Err(LeadAbsent::Silent(Missing::Port(_))))),
+                "{waited:?}"
+            );
+            let waited = until_parent_answers(&mut there, None, silent(), None, Some(limit)).await;
+            assert_eq!(waited, Ok(()), "the lead is back");
         });
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use flux_agent_plan::plan::{AtEnd, InstancePart, Launch};
-use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND, of_signal};
+use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, of_signal};
 
 use super::attempt::Launched;
 use super::broker_end::BrokerEnd;
@@ -171,12 +171,21 @@ impl Executor<'_> {
             self.record_end(code);
             return code;
         }
+        // The broker ends with the code of `flux-agent program`, which starts no program if it cannot write its note.
+        if let Some(result) = &launch.result
+            && ended.end == ChildEnd::Exited(Category::WriteFailed.code())
+        {
+            let why =
+                format!("the program was not started: failed to write {result}. See the message in the log");
+            return self.report_no_instance(Category::WriteFailed, why);
+        }
         let unusable = self.why_unusable(launch, ended.end);
         let why = unusable.unwrap_or_else(|| self.log_hint());
-        self.report_no_instance(format!(
+        let why = format!(
             "the instance did not come up (the broker ended with code {}): {why}",
             ended.end.code()
-        ))
+        );
+        self.report_no_instance(Category::BrokerFailed, why)
     }
 
     /// Says where to look for the cause. If the image has no bash, says so: Flux 0.88 starts by bash scripts,

@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::executor::{Executor, Flow};
 use crate::report::failure::Failure;
 
-/// How many bytes of an R are read at most. This is enough for ten thousand nodes that all differ.
-const MAX_R_BYTES: u64 = 16 << 20;
+/// The largest size of an R. This is enough for ten thousand nodes that all differ.
+const MAX_R_MIB: usize = 16;
 const MODE: Mode = Mode(0o644);
 
 impl Executor<'_> {
@@ -96,7 +96,8 @@ impl Executor<'_> {
     }
 }
 
-/// The bytes of a regular file. Anything else, such as a pipe, is an error, and is not waited for.
+/// The bytes of a regular file, of one that is too large only enough to know it. Anything else, such as a pipe, is an
+/// error, and is not waited for.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
@@ -106,13 +107,16 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is not a file"));
     }
     let mut bytes = Vec::new();
-    file.take(MAX_R_BYTES).read_to_end(&mut bytes)?;
+    file.take((MAX_R_MIB << 20) as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Checks the form of an R, and whether it is for these hosts (a hostlist). Returns a description of the R for
 /// the log, or why Flux cannot use it.
 fn describe(bytes: &[u8], hosts: &str) -> Result<String, String> {
+    if bytes.len() > MAX_R_MIB << 20 {
+        return Err(format!("it is larger than {MAX_R_MIB} MiB"));
+    }
     if bytes.trim_ascii().is_empty() {
         return Err("it is empty".into());
     }
@@ -175,6 +179,7 @@ mod tests {
             );
         }
         for (text, why) in [
+            ("0".repeat((16 << 20) + 1), "it is larger than 16 MiB"),
             (
                 r(r#""mc-[0-2]""#),
                 "it is for the hosts mc-[0-2], and this instance has mc-[0-1]",

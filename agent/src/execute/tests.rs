@@ -569,6 +569,33 @@ fn shutdown_before_the_program_begins_is_no_failure_to_start() {
     );
 }
 
+/// `flux-agent program` starts no program if the volume is full. The broker then ends with its code.
+#[test]
+fn note_that_cannot_be_written_is_no_failure_of_the_broker() {
+    alone(
+        "note_that_cannot_be_written_is_no_failure_of_the_broker",
+        |folder| {
+            let result = folder.join("result");
+            fs::write(&result, "").unwrap();
+            let failed = Category::WriteFailed;
+            let step = start(Launch {
+                result: Some(result.display().to_string()),
+                needs_instance: true,
+                ..launch(&["/bin/sh", "-c", &format!("exit {}", failed.code())])
+            });
+            let (code, ending) = execute_to_the_end(Role::Lead, false, vec![step]);
+            assert_eq!(code.as_ref(), Ok(&failed.code()));
+            let termination = ending.termination(&code);
+            assert_eq!(
+                (termination.by, termination.category),
+                (Ender::Agent, Some(failed))
+            );
+            let why = format!("failed to write {}", result.display());
+            assert!(termination.message.contains(&why), "{termination:?}");
+        },
+    );
+}
+
 /// A fake broker on this socket. It reports this state to a watcher once the file `begins` exists.
 fn broker_in_state(socket: &Path, begins: PathBuf, state: &'static str) {
     let listener = UnixListener::bind(socket).unwrap();

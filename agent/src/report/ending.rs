@@ -23,8 +23,8 @@ pub struct ContainerEnd {
     pub is_node_failure: bool,
     /// Somebody shut the instance down. The program's exit code is not 0: the shutdown ended it, or it failed before.
     pub is_shut_down: bool,
-    /// The broker could not be started, or the lead's broker ended before the program began.
-    pub has_no_instance: bool,
+    /// The category, if the broker could not be started, or the lead's broker ended before the program began.
+    pub no_instance: Option<Category>,
     /// Why the archive was not saved, if that was planned or the plan is not known.
     pub archive_not_saved: Option<String>,
     /// Sentences for people.
@@ -71,8 +71,8 @@ impl ContainerEnd {
                 }
             }
         };
-        if self.has_no_instance && result.is_ok() {
-            (termination.by, termination.category) = (Ender::Agent, Some(Category::BrokerFailed));
+        if self.no_instance.is_some() && result.is_ok() {
+            (termination.by, termination.category) = (Ender::Agent, self.no_instance);
         }
         termination.program_code = self.program.map(|(code, _)| code);
         if let Some(EndedSnippet { name, code, error }) = self.snippet.clone() {

@@ -19,7 +19,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Presence {
     /// Since when every check has failed. None: the last one succeeded.
-    missing_since: Option<Instant>,
+    pub missing_since: Option<Instant>,
     next_check: Instant,
 }
 
