@@ -19,6 +19,7 @@ use flux_agent_plan::owner::Owner;
 use rustix::fs::{AtFlags, Gid, Stat, Uid, chownat, fstat};
 
 use super::safe_path::Walked;
+use crate::report::failure::plain;
 use crate::system::mount_table;
 
 /// The system's directories: these and everything below them, except `USERS_DIRECTORY`.
@@ -62,7 +63,7 @@ pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io
     // Root may get any folder: the rules only keep folders from other users.
     if let Subject::Found(walked) = subject
         && owner.uid != 0
-        && let Some(why) = reason_to_keep(&data, walked)
+        && let Some(why) = reason_to_keep(&data, walked)?
     {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
@@ -72,27 +73,31 @@ pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io
 /// Why a folder that was found keeps its owner. It is one of the system's directories. Or it is on a volume and does
 /// not belong to root: a new volume does, so somebody has chosen this owner. Or another user could have moved it to
 /// this path: then it may be private, unless it is root's and everybody may read it.
-fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
+fn reason_to_keep(data: &Stat, walked: &Walked) -> io::Result<Option<String>> {
     let path = &walked.path;
     if is_of_the_system(path) {
-        return Some(format!(
+        return Ok(Some(format!(
             "{} is one of the system's directories, which stay root's",
             path.display()
-        ));
+        )));
     }
     let is_roots = (data.st_uid, data.st_gid) == (0, 0);
-    let mounts = mount_table::read().unwrap_or_default();
+    let mounts = mount_table::read().map_err(|error| {
+        let why = format!("failed to read the table of mounts: {}", plain(&error));
+        io::Error::new(error.kind(), why)
+    })?;
     if !is_roots && is_on_volume(&mounts, path) {
-        return Some(format!(
+        return Ok(Some(format!(
             "it is on a volume and belongs to uid {}, gid {}",
             data.st_uid, data.st_gid
-        ));
+        )));
     }
     let is_open_to_all = is_roots && data.st_mode & 0o005 == 0o005;
     if !walked.is_fixed && !is_open_to_all {
-        return Some("it is not open to all, and others may write to a folder on the way".into());
+        let why = "it is not open to all, and others may write to a folder on the way";
+        return Ok(Some(why.into()));
     }
-    None
+    Ok(None)
 }
 
 /// Whether `path` is in a mount that is not the root's, by the table of mounts.

@@ -18,7 +18,7 @@ use nix::sched::{CloneFlags, unshare};
 use super::containers::{Arrangement, LocalContainer, Machine};
 use super::inside::not_started;
 use super::output::{self, To};
-use super::run_folder::{LockedRunFolder, pod_folder};
+use super::run_folder::{LockedRunFolder, pid_file, pod_folder};
 use crate::report::failure::Failure;
 use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{ChildProgram, Environment, Output};
@@ -139,7 +139,6 @@ fn start(
     copiers: &mut Vec<JoinHandle<()>>,
 ) -> Result<i32, Failure> {
     let failed = |error: std::io::Error| not_started(&container.name(), &error);
-    let pod = pod_folder(run_folder.path(), container.index);
     let file = PathBuf::from(format!("{}.json", container.root));
     let mut container = container.clone();
     container
@@ -192,7 +191,7 @@ fn start(
     }
     // `local --shell` reads it, and enters the container that runs Flux.
     if container.sidecar.is_none() {
-        let path = pod.join("pid");
+        let path = pid_file(run_folder.path(), container.index);
         std::fs::write(&path, child.id().to_string())
             .map_err(|error| Failure::write("write", &path, &error))?;
     }
@@ -273,6 +272,7 @@ impl RunState<'_> {
             }
             return;
         }
+        let _ = std::fs::remove_file(pid_file(run_folder.path(), container.index));
         // The container that runs Flux has ended: its pod's sidecars are stopped.
         self.signal(libc::SIGTERM, |other| other.index == container.index);
         if container.is_lead() {

@@ -121,6 +121,12 @@ pub fn pod_folder(folder: &Path, index: u32) -> PathBuf {
     folder.join(format!("pods/{index}"))
 }
 
+/// The file with the pid of the first process of a pod's container that runs Flux, for `local --shell`. It exists only
+/// while that process does: then the kernel may give the number to another one.
+pub fn pid_file(folder: &Path, index: u32) -> PathBuf {
+    pod_folder(folder, index).join("pid")
+}
+
 impl LockedRunFolder {
     pub fn path(&self) -> &Path {
         &self.folder
@@ -205,7 +211,7 @@ impl LockedRunFolder {
 
     /// Removes the pods and volumes in the folder.
     fn clear(&self) -> Result<(), Failure> {
-        let table = mount_table::read().unwrap_or_default();
+        let table = mount_table::read().map_err(|error| failed("list", Path::new("the mounts"), &error))?;
         if mount_table::below(&table, &self.folder).next().is_some() {
             let cause = format!(
                 "failed to clear {}: something is mounted in it",

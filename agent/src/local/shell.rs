@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, setns};
 
 use super::containers::LocalContainer;
 use super::inside;
-use super::run_folder::{RunFolder, failed, pod_folder};
+use super::run_folder::{RunFolder, failed, pid_file, pod_folder};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
 use crate::supervise::policy::{DefaultPolicy, Terms};
@@ -43,17 +43,22 @@ pub fn enter_pod(
             "start it in another terminal, with the same file and without --shell",
         ));
     };
-    let pod = pod_folder(folder, index);
-    let pid: u32 = fs::read_to_string(pod.join("pid"))
+    let description = pod_folder(folder, index).join("root.json");
+    if !description.exists() {
+        let cause = format!("failed to find the pod of index {index}");
+        return Err(cannot_enter(cause, "indexes are 0 to size - 1"));
+    }
+    let container = inside::read(&description)?;
+    let has_ended = || {
+        cannot_enter(
+            format!("failed to enter {}: it has ended", container.name()),
+            "see what it printed in the other terminal",
+        )
+    };
+    let pid: u32 = fs::read_to_string(pid_file(folder, index))
         .ok()
         .and_then(|text| text.parse().ok())
-        .ok_or_else(|| {
-            cannot_enter(
-                format!("failed to find the pod of index {index}"),
-                "indexes are 0 to size - 1",
-            )
-        })?;
-    let container = inside::read(&pod.join("root.json"))?;
+        .ok_or_else(has_ended)?;
     let pod_namespaces = PathBuf::from(format!("/proc/{pid}/ns"));
     // Only the namespaces that differ from this process's: the kernel refuses to enter the user namespace that a
     // process is in already.
@@ -65,12 +70,7 @@ pub fn enter_pod(
         })
         .map(|(name, kind)| Ok((File::open(pod_namespaces.join(name))?, *kind)))
         .collect::<io::Result<_>>()
-        .map_err(|_| {
-            cannot_enter(
-                format!("failed to enter {}: it has ended", container.name()),
-                "see what it printed in the other terminal",
-            )
-        })?;
+        .map_err(|_| has_ended())?;
     for (namespace, kind) in &namespaces {
         setns(namespace, *kind).map_err(|error| failed("enter", &pod_namespaces, &error.into()))?;
     }

@@ -1,6 +1,7 @@
 //! Finds the view in its image.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use flux_shared::exit::Category;
@@ -20,32 +21,55 @@ pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
         )
     };
     let views = at(VIEW_IMAGE_VIEWS);
-    let folders: Vec<PathBuf> = fs::read_dir(&views)
-        .map(|entries| {
-            entries
-                .flatten()
-                .map(|entry| entry.path())
-                .filter(|path| path.is_dir())
-                .collect()
-        })
-        .unwrap_or_default();
     let link = at(VIEW_IMAGE_LINK);
     // The link is absolute, so below another root it leads elsewhere. Only its last part is used.
     let linked = fs::read_link(&link)
         .ok()
         .and_then(|target| target.file_name().map(|name| views.join(name)))
         .filter(|path| path.is_dir());
-    match (linked, folders.as_slice()) {
-        (Some(path), _) => Ok(path),
-        (None, [one]) => Ok(one.clone()),
+    if let Some(path) = linked {
+        return Ok(path);
+    }
+    let folders = folders_in(&views).map_err(|error| Failure::write("read", &views, &error))?;
+    match folders.as_slice() {
+        [one] => Ok(one.clone()),
         // An image with a folder in place of the link, or, if `root` is `/`, a link that leads elsewhere.
-        (None, []) if link.is_dir() => Ok(link),
-        (None, []) => Err(missing(format!(
+        [] if link.is_dir() => Ok(link),
+        [] => Err(missing(format!(
             "failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} exists"
         ))),
-        (None, many) => Err(missing(format!(
+        many => Err(missing(format!(
             "failed to choose a view: {} are in {VIEW_IMAGE_VIEWS} and {VIEW_IMAGE_LINK} points to none",
             many.len()
         ))),
+    }
+}
+
+/// The folders in `folder`; none if it does not exist.
+fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths: Vec<PathBuf> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<io::Result<_>>()?;
+    Ok(paths.into_iter().filter(|path| path.is_dir()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_of_views_that_cannot_be_read_is_not_an_empty_one() {
+        let root = tempfile::tempdir().unwrap();
+        let category = || find_view(root.path()).unwrap_err().category;
+        assert_eq!(category(), Category::ViewMissing);
+        let views = below(root.path(), VIEW_IMAGE_VIEWS);
+        fs::create_dir_all(views.parent().unwrap()).unwrap();
+        // A file: root, whom the tests run as, may read every folder.
+        fs::write(&views, "").unwrap();
+        assert_eq!(category(), Category::WriteFailed);
     }
 }

@@ -237,6 +237,26 @@ fn local_stop_ends_pods_in_order_and_shell_enters_before() {
     );
 }
 
+/// The kernel may give the pid of a pod that has ended to another process.
+#[test]
+fn local_shell_does_not_enter_a_pod_that_has_ended() {
+    // The follower ends by itself, while the lead's program runs.
+    let spec = "  size: 2\n  minSize: 1\n  tasks: 1\n  containers: [{image: app, command: \"sh -c 'echo up; sleep 3600'\", \
+                commands: {workerPre: \"exit 0\"}}]";
+    let laptop = Laptop::new("partly", spec);
+    let (mut child, printed) = laptop.until_up(&[]);
+    let pid = laptop.ground("0").join("pods/1/pid");
+    eventually("the follower has ended", || (!pid.exists()).then_some(()));
+    let inside = laptop.run(&["env"], &["--shell", "1", "--", "hostname"]);
+    let err = text(&inside.stderr);
+    assert!(err.contains("failed to enter partly-1: it has ended"), "{err}");
+    let unknown = text(&laptop.run(&["env"], &["--shell", "2"]).stderr);
+    assert!(unknown.contains("failed to find the pod of index 2"), "{unknown}");
+    send(child.id().cast_signed(), 2);
+    eventually("the end", || child.try_wait().unwrap());
+    drop(printed);
+}
+
 #[test]
 fn local_pods_die_with_a_killed_run_and_next_run_cleans_up() {
     let laptop = Laptop::new("killed", &job(2, "sh -c 'echo up; sleep 3600'"));
