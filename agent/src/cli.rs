@@ -20,7 +20,7 @@ use crate::execute;
 use crate::in_instance::{accounting, batch, diagnostics, program, restful, time};
 use crate::install::{self, Installed, install};
 use crate::local;
-use crate::report::failure::{Failure, chain};
+use crate::report::failure::{Failure, chain, plain};
 use crate::report::log::{self, LineFormat};
 use crate::run;
 use crate::system::below;
@@ -67,8 +67,8 @@ enum Command {
         /// Link the view whose image is mounted at DIR into the shared volume
         #[arg(long, value_name = "DIR", requires = "to")]
         link_view: Option<PathBuf>,
-        /// Also make one folder of that view's packages and the /opt/software of the runner's image, which is
-        /// mounted at DIR
+        /// Also make one folder of that view's packages and the /opt/software of the runner's image. DIR is where
+        /// the runner's image is mounted
         #[arg(long, value_name = "DIR", requires = "link_view")]
         runner_image: Option<PathBuf>,
         #[command(flatten)]
@@ -144,7 +144,8 @@ enum Command {
     },
     /// Show the instance as seen by this pod: state, missing brokers and why, drained nodes, jobs
     Status {
-        /// Exit with 0 if this pod's broker is up, else with 1 and the reason; for probes
+        /// Exit with 0 if this pod's broker is up (and the RESTful API answers, if this pod serves it), else with 1
+        /// and the reason; for probes
         #[arg(long)]
         ready: bool,
         /// With --ready: seconds to wait for the broker; the reason then names missing brokers
@@ -156,7 +157,8 @@ enum Command {
         #[command(flatten)]
         place: PodPlace,
     },
-    /// Print nodes, cores, GPUs and jobs of the instance as JSON; exits with 1 if there is no broker yet
+    /// Print nodes, cores, GPUs and jobs of the instance as JSON; exits with 1 if this pod's broker does not
+    /// exist yet, does not answer or has not joined
     Usage {
         #[command(flatten)]
         place: PodPlace,
@@ -484,8 +486,8 @@ fn here(format: explain::Format) -> u8 {
 /// Prints a command's output; returns its exit code.
 fn print_answer(answer: Result<(String, u8), Failure>) -> u8 {
     exit_code(answer.map(|(text, code)| {
-        write_out(&text);
-        code
+        let write_code = write_out(&text);
+        if code == 0 { write_code } else { code }
     }))
 }
 
@@ -531,11 +533,16 @@ fn should_use_color() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Writes to standard output. A reader that has closed the pipe (`| head`) is no failure.
+/// Writes to standard output; returns the exit code. A reader that has closed the pipe (`| head`) is no failure.
 fn write_out(text: &str) -> u8 {
     use std::io::Write;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Category::WriteFailed.code(),
+    let mut output = std::io::stdout();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => exit_code(Err(Failure::new(
+            Category::WriteFailed,
+            format!("failed to write to standard output: {}", plain(&error)),
+            "",
+        ))),
         _ => 0,
     }
 }

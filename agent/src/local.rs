@@ -37,8 +37,9 @@ pub use inside::become_container;
 /// Flux.
 ///
 /// Needs Linux namespaces: root has them, and on most machines every user. The pods see this machine's files
-/// read-only. What they write is private and removed at the end, except in the current folder. They can reach
-/// each other and no other network. What is not supported here is reported.
+/// read-only, except the current folder and hostPath volumes. What they write elsewhere is private, and removed
+/// at the end unless --keep is given. They can reach each other and no other network. What is not supported here
+/// is reported.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LocalArgs {
     /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML)

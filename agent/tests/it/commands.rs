@@ -89,8 +89,8 @@ fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
     agent_with(folder, words, &[("PATH", &path)])
 }
 
-/// Like `agent`, with these variables. As in a pod, it sees no other agents.
-fn agent_with(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
+/// The agent's command with these words. As in a pod, it sees no other agents.
+fn command(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new("unshare");
     command
         .args(["--fork", "--pid", "--mount-proc"])
@@ -100,14 +100,18 @@ fn agent_with(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> (Str
         .arg("--spec")
         .arg(folder.join("agent.toml"))
         .args(&words[1..]);
+    command.current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+/// Like `agent`, with these variables.
+fn agent_with(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
     let Output {
         status,
         stdout,
         stderr,
-    } = command
+    } = command(folder, words)
         .envs(variables.iter().copied())
-        .current_dir(folder)
-        .stdin(Stdio::null())
         .output()
         .unwrap();
     let text = [stdout, stderr].concat();
@@ -231,6 +235,20 @@ fn usage_works_while_brokers_are_missing() {
         usage["brokers"],
         serde_json::json!({ "size": 3, "online": 1 }),
         "{text}"
+    );
+}
+
+#[test]
+fn answer_that_cannot_be_written_is_a_failure() {
+    let folder = mount_folder(1, 0);
+    let _broker = Broker::start(folder.path());
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let ended = command(folder.path(), &["status"]).stdout(full).output().unwrap();
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(245), "{errors}");
+    assert!(
+        errors.contains("failed to write to standard output: no space left on device"),
+        "{errors}"
     );
 }
 
@@ -413,7 +431,7 @@ fn each_problem_of_a_manifest_has_its_line() {
 }
 
 #[test]
-fn completions_name_every_command_and_work_in_bash() {
+fn completions_name_commands_and_work_in_bash() {
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(env!("CARGO_BIN_EXE_flux-agent"))
             .args(["completions", shell])
