@@ -171,7 +171,8 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
         try:
             async for item in items:
                 received.put((True, item))
-                while received.qsize() >= ITEMS_AHEAD:
+                # Not an asyncio.Event: the reader is in another thread.
+                while received.qsize() >= ITEMS_AHEAD:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             received.put((False, None))
         except BaseException as error:
