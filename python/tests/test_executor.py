@@ -579,6 +579,25 @@ def test_deleted_minicluster_loses_its_tasks(executor: FluxExecutor, api: FakeAp
         future.result(30)
 
 
+def test_task_does_not_run_in_a_namesake(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:
+    """The MiniCluster was deleted, and perhaps somebody else has created another one of its name."""
+    namesake = api.get("miniclusters", "mc")
+    assert namesake is not None
+    namesake["metadata"]["uid"] = "other"
+    api.put("miniclusters", namesake)
+    with pytest.raises(Lost, match="another MiniCluster has its name"):
+        executor.submit(["true"]).result(30)
+    assert instance.jobs() == 0
+
+
+def test_task_can_be_awaited(cluster: MiniCluster) -> None:
+    async def use() -> TaskResult:
+        result: TaskResult = await asyncio.wrap_future(cluster.submit(["sh", "-c", "exit 4"]))
+        return result
+
+    assert asyncio.run(use()).exit_code == 4
+
+
 def test_pod_without_flux_python_says_so(executor: FluxExecutor, api: FakeApi) -> None:
     async def connect(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
         await socket.send_bytes(b"\x02flux-agent: failed to start flux: not found on the PATH\n")

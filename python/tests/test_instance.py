@@ -15,7 +15,18 @@ import pytest
 from aiohttp import web
 from fake_api import FakeApi, Object
 
-from flux_minicluster import CallFailed, JobFailed, MiniCluster, NotAllowed, NotFound, TimedOut, program, stop
+from flux_minicluster import (
+    CallFailed,
+    JobFailed,
+    Lost,
+    MiniCluster,
+    NotAllowed,
+    NotFound,
+    TimedOut,
+    program,
+    stop,
+    target,
+)
 
 
 @pytest.fixture
@@ -81,6 +92,27 @@ def test_why_has_the_operator_s_reason_and_the_agent_s_words(cluster: MiniCluste
     report = cluster.why()
     assert (report.reason, report.size) == ("BrokersNotReady", 2)
     assert "state      waits for rank 1" in str(report) and report.remedy
+
+
+def test_events_without_an_answer_fail_with_call_failed(
+    cluster: MiniCluster, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.refusals[("GET", "/events")] = (403, {"message": "no"})
+    assert cluster.why().warnings == []
+    monkeypatch.setattr(target, "CALL_SECONDS", 0.5)
+    api.silent.add(("GET", "/events"))
+    with pytest.raises(CallFailed, match="cannot list the events of mc"):
+        cluster.why()
+
+
+def test_queue_without_an_answer_fails_with_call_failed(
+    cluster: MiniCluster, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.refusals[("DELETE", "miniclusters")] = (403, {"message": "no"})
+    monkeypatch.setattr(target, "CALL_SECONDS", 0.5)
+    api.silent.add(("GET", "/jobs"))
+    with pytest.raises(CallFailed, match="cannot get Job mc"):
+        cluster.stop()
 
 
 async def never(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
@@ -217,10 +249,12 @@ def test_delete_spares_another_one_of_the_same_name(cluster: MiniCluster, api: F
 
 
 def test_wait_knows_ready_finished_and_deleted(cluster: MiniCluster, api: FakeApi) -> None:
-    with pytest.raises(TimedOut):
+    with pytest.raises(TimedOut, match="instance is not up after"):
         cluster.wait("ready", timeout=0.3)
     threading.Timer(0.3, lambda: api.start_job("mc")).start()
     cluster.wait("ready", timeout=20)
+    with pytest.raises(TimedOut, match="job has not ended within"):
+        cluster.wait(timeout=0.3)
     threading.Timer(0.3, lambda: api.end_job("mc", 3)).start()
     cluster.wait(timeout=20)
     with pytest.raises(JobFailed):
@@ -272,6 +306,27 @@ def test_instance_that_fails_to_start_raises_and_is_deleted(api: FakeApi) -> Non
     with pytest.raises(JobFailed) as caught, MiniCluster("app:1"):
         pass
     assert caught.value.exit_code == 242
+    assert not any(kind == "miniclusters" for kind, _ in api.objects)
+
+
+def test_instance_that_has_ended_with_0_is_no_failure(api: FakeApi) -> None:
+    def end(cluster: Object) -> None:
+        api.start_job(cluster["metadata"]["name"])
+        api.end_job(cluster["metadata"]["name"])
+
+    async def enter() -> None:
+        async with MiniCluster("app:1"):
+            pass
+
+    api.on_create = end
+    has_ended = r"has already ended, with exit code 0 \(Completed\)"
+    cluster = MiniCluster("app:1").create()
+    with pytest.raises(Lost, match=has_ended):
+        cluster.wait("ready", timeout=20)
+    with pytest.raises(Lost, match=has_ended), cluster:
+        pass
+    with pytest.raises(Lost, match=has_ended):
+        asyncio.run(enter())
     assert not any(kind == "miniclusters" for kind, _ in api.objects)
 
 

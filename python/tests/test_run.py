@@ -211,13 +211,15 @@ def test_invalid_minicluster_does_not_run_later(
     api.on_create = lambda it: api.set_status("mine", phase="Invalid", reason="Invalid", message="spec.services: none")
     if not may_delete:
         refuse(api, "DELETE", "miniclusters", 403, message="no")
-    with pytest.raises(Invalid, match=r"spec\.services"):
+    with pytest.raises(Invalid, match=r"spec\.services") as caught:
         MiniCluster.run("app:1", ["x"], name="mine", **options)
     cluster = api.get("miniclusters", "mine")
     assert (cluster is None) == (spec is None)
     if cluster is not None:
         assert {key: cluster["spec"][key] for key in ("suspend", "cleanup") if key in cluster["spec"]} == spec
-    assert message in capsys.readouterr().err
+    # Where it may run later, the exception says so: `run_async` prints nothing.
+    assert message in (caught.value.remedy or capsys.readouterr().err)
+    assert bool(caught.value.remedy) == ("later" in message)
 
 
 def test_cluster_without_the_crd_has_no_operator(api: FakeApi) -> None:
@@ -259,6 +261,21 @@ def test_job_that_does_not_begin_is_deleted(api: FakeApi, reason: str, kind: typ
         MiniCluster.run("app:1", ["x"], start_timeout=0.3)
     assert type(caught.value) is kind and caught.value.reason == reason and caught.value.remedy
     assert names(api) == []
+
+
+def test_late_job_that_cannot_be_deleted_is_named(api: FakeApi) -> None:
+    """Nothing else tells, since `run_async` prints nothing."""
+    api.on_create = lambda it: api.set_status("mine", phase="Pending", reason="Queued", message="full")
+    refuse(api, "DELETE", "miniclusters", 403, message="you may not")
+    with pytest.raises(Queued) as caught:
+        asyncio.run(MiniCluster.run_async("app:1", ["x"], name="mine", start_timeout=0.3))
+    assert names(api) == ["mine"]
+    remedy = caught.value.remedy or ""
+    assert "mine was not deleted, and may run later (cannot delete MiniCluster mine: you may not)" in remedy
+    assert "attach('mine').delete()" in remedy and "Kueue" in remedy
+    one = run.Run(Access(), Wanted(image="app:1", command=["x"], name="other"), Limits(operator=0.3))
+    with pytest.raises(OperatorMissing, match="other was not deleted"):
+        bridge.drive(one.go, Silent())
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, SupportsIndex, TypeVar
 
 from . import bridge, logs, manifest, models, observed, report, run, stop
-from .errors import CallFailed, JobFailed, NotFound, TimedOut
+from .errors import CallFailed, JobFailed, Lost, NotFound, TimedOut
 from .executor import FluxExecutor, TaskFuture
 from .follow import Ending, Follower, Limits
 from .manifest import Spec, Wanted
@@ -34,8 +34,8 @@ LINE_MAX = 64 * 1024
 class MiniCluster:
     """A Flux instance in Kubernetes.
 
-    Nothing is created until `create()`, `run()` or a `with` block. Every method has an asynchronous form, whose
-    name ends in `_async`; the methods without it work in scripts and in notebooks.
+    Nothing is created until `create()`, `run()` or a `with` block. Every method that waits has an asynchronous form,
+    whose name ends in `_async`; the methods without it work in scripts and in notebooks.
 
     Args:
         image: Image of the program.
@@ -258,8 +258,8 @@ class MiniCluster:
             await _within(timeout, self._until_deleted(), self.name)
             return
         ending = await self._follow(Silent(), Limits(end=timeout), until_ready=until == "ready", is_status_only=True)
-        if until == "ready" and ending.result is not None:
-            raise JobFailed(ending.result)
+        if until == "ready":
+            _check_is_up(ending)
 
     async def _until_deleted(self) -> None:
         async with self._open() as target, contextlib.aclosing(_closable(target.watch(self.name))) as changes:
@@ -279,8 +279,8 @@ class MiniCluster:
     def logs(self, *, follow: bool = False, index: int = 0, previous: bool = False) -> Iterator[str]:
         """The lines of a pod's log; `index` 0 is the lead, whose log has the job's output.
 
-        With `follow`, the lines come until the pod ends, and a connection that breaks is resumed. With `previous`, they
-        are those of the container's previous run, which has ended: it cannot be followed.
+        With `follow`, the lines come until this start of its container ends, and a connection that breaks is resumed.
+        With `previous`, they are those of the container's previous run, which has ended: it cannot be followed.
         """
         return bridge.iterate(self.logs_async(follow=follow, index=index, previous=previous))
 
@@ -370,7 +370,7 @@ class MiniCluster:
 
     def executor(self, **options: Any) -> FluxExecutor:
         """An executor whose tasks are Flux jobs of the instance; `options` are those of `FluxExecutor`."""
-        return FluxExecutor(self._access, self.name, **options)
+        return FluxExecutor(self._access, self.name, uid=self._uid, **options)
 
     def submit(self, command: Sequence[str | os.PathLike[str]], **resources: Any) -> TaskFuture:
         """Submits a command as a Flux job; `resources` are those of `FluxExecutor.submit`.
@@ -392,9 +392,7 @@ class MiniCluster:
             async def follow(screen: Screen) -> Ending:
                 return await self._follow(screen, Limits(), is_owned=True, until_ready=True)
 
-            ending = bridge.drive(follow, choose(has_progress=None, has_output=False))
-            if ending.result is not None:
-                raise JobFailed(ending.result)
+            _check_is_up(bridge.drive(follow, choose(has_progress=None, has_output=False)))
         except BaseException:
             self.delete()
             raise
@@ -409,9 +407,7 @@ class MiniCluster:
         try:
             if self._uid is None:
                 await self.create_async()
-            ending = await self._follow(Silent(), Limits(), is_owned=True, until_ready=True)
-            if ending.result is not None:
-                raise JobFailed(ending.result)
+            _check_is_up(await self._follow(Silent(), Limits(), is_owned=True, until_ready=True))
         except BaseException:
             await self.delete_async()
             raise
@@ -449,6 +445,18 @@ class MiniCluster:
         if self._executor is not None:
             self._executor._abandon()
             self._executor = None
+
+
+def _check_is_up(ending: Ending) -> None:
+    """Raises the exception for an instance that has ended."""
+    result = ending.result
+    if result is None:
+        return
+    if result.exit_code != 0:
+        raise JobFailed(result)
+    message = f"its instance has already ended, with exit code 0 ({result.reason})"
+    remedy = "To follow a job to its end, use `run` or `result`."
+    raise Lost(message, name=result.name, reason=result.reason, remedy=remedy)
 
 
 def _closable(items: AsyncIterator[T]) -> Any:

@@ -121,8 +121,8 @@ class JobFailed(MiniClusterError):
 class NotStarted(MiniClusterError, TimeoutError):
     """The job, or an executor's instance, has not started within `start_timeout`.
 
-    `run` has then deleted the MiniCluster, unless that failed, which a line of the progress says; the job has not run.
-    An executor leaves the MiniCluster as it is.
+    `run` has then deleted the MiniCluster, and the job has not run. If the deletion failed, `remedy` says so: the job
+    may run later. An executor leaves the MiniCluster as it is.
     """
 
     default_reason = "NotStarted"
@@ -155,7 +155,7 @@ class OperatorMissing(MiniClusterError):
 
 
 class Lost(MiniClusterError):
-    """The MiniCluster, or the instance that ran the task, is gone before the end of its job."""
+    """The MiniCluster is gone before its job's end was seen, or its instance has restarted or already ended."""
 
     default_reason = "Lost"
 

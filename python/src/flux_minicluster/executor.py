@@ -167,6 +167,7 @@ class FluxExecutor(concurrent.futures.Executor):
 
     Args:
         name: Name of the MiniCluster.
+        uid: Its uid: the tasks run in no other MiniCluster of its name. None: in any.
         python: Python of the pod's image that runs functions. None: `python3.N` as this one. It should be the same
             version: a function is sent as this version's code.
         cores_per_task, gpus_per_task, environment: Of functions. Commands have their own.
@@ -183,6 +184,7 @@ class FluxExecutor(concurrent.futures.Executor):
         access: Access,
         name: str,
         *,
+        uid: str | None = None,
         python: str | None = None,
         cores_per_task: int = 1,
         gpus_per_task: int = 0,
@@ -193,6 +195,7 @@ class FluxExecutor(concurrent.futures.Executor):
             raise ValueError(NOT_CREATED)
         self._access = access
         self._name = name
+        self._uid = uid
         self._start_timeout = start_timeout
         self._python = python or call.python()
         self._function_options: dict[str, Any] = {
@@ -362,7 +365,7 @@ class FluxExecutor(concurrent.futures.Executor):
         return dict(status)
 
     async def _connect(self, target: Target) -> None:
-        lead = await program.running_lead(target, self._name)
+        lead = await program.running_lead(target, self._name, self._uid)
         start = observed.started(lead)
         if self._start is not None and start != self._start and any(task.is_sent for task in self._pending().values()):
             raise Lost("the instance was restarted, which ended its jobs", name=self._name, remedy="")

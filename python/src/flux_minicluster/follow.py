@@ -319,8 +319,12 @@ class Follower:
             if self._seen.is_true("JobFinished"):
                 self._give_up_log()
                 return
-            message = f"the job has not ended within {self.limits.end:g} s"
-            raise TimedOut(message, name=self.name, remedy="It goes on. `MiniCluster.attach` follows it again.")
+            if self.until_ready:
+                message, remedy = f"the instance is not up after {self.limits.end:g} s", "`why()` says more."
+            else:
+                message = f"the job has not ended within {self.limits.end:g} s"
+                remedy = "It goes on. `MiniCluster.attach` follows it again."
+            raise TimedOut(message, name=self.name, remedy=remedy)
         if what == "operator":
             if self._lost or self._seen.cluster is None:
                 self._start(self._timer("operator", self.limits.operator))
@@ -406,8 +410,8 @@ class Follower:
     async def _give_up(self, what: str, why: MiniClusterError) -> None:
         """Deletes it and raises `why`, unless it has changed since it was last seen.
 
-        Returns if it is gone already, or the timer `what` was started again. What the caller has not made is not
-        deleted.
+        If the deletion fails, its error is the cause of `why`. Returns if it is gone already, or the timer `what` was
+        started again. What the caller has not made is not deleted.
         """
         if not self.is_owned:
             raise why
@@ -425,7 +429,7 @@ class Follower:
                 if may_pass(error):
                     self._given_up = why
                 return
-            self.screen.say(f"not deleted: {error}")
+            raise why from error
         raise why
 
     def _not_started(self) -> NotStarted:

@@ -11,7 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import manifest, stop
-from .errors import CallFailed, Invalid, JobFailed, MiniClusterError, NotAllowed, NotFound, Stopped
+from .errors import (
+    CallFailed,
+    Invalid,
+    JobFailed,
+    MiniClusterError,
+    NotAllowed,
+    NotFound,
+    NotStarted,
+    OperatorMissing,
+    Stopped,
+)
 from .follow import Ending, Follower, Limits
 from .manifest import Wanted
 from .observed import RUN_ANNOTATION
@@ -200,8 +210,17 @@ class Run:
                 f"The job goes on: `MiniCluster.attach({name!r})` follows or deletes it. {error.remedy or ''}".rstrip()
             )
             raise type(error)(error.message, name=name, status=error.status, remedy=remedy) from error
-        except Invalid:
-            await self._discard(target, name, uid, screen)
+        except (NotStarted, OperatorMissing) as error:
+            if error.__cause__ is not None:
+                # The exception says so: `run_async` has a silent screen.
+                error.remedy = (
+                    f"{name} was not deleted, and may run later ({words(error.__cause__)}). "
+                    f"`MiniCluster.attach({name!r}).delete()` deletes it, or suspends it if you may not delete it.\n"
+                    f"{error.remedy or ''}"
+                ).rstrip()
+            raise
+        except Invalid as error:
+            await self._discard(target, name, uid, screen, error)
             raise
         if ending.result is None:
             return ending
@@ -240,15 +259,18 @@ class Run:
             cleaning.cancel()
             interrupted.cancel()
 
-    async def _discard(self, target: Target, name: str, uid: str, screen: Screen) -> None:
-        """Ends a MiniCluster that the operator cannot use: it may run later, when nobody follows it."""
+    async def _discard(self, target: Target, name: str, uid: str, screen: Screen, invalid: Invalid) -> None:
+        """Ends a MiniCluster that the operator cannot use: it may run later, when nobody follows it.
+
+        If that fails, the remedy of `invalid` says so.
+        """
         if self.is_kept:
             screen.say(f"{name} is kept: `MiniCluster.attach({name!r}).delete()` deletes it")
             return
         try:
             way = await stop.at_once(target, name, uid)
         except MiniClusterError as error:
-            screen.say(f"{name} may run later: {error}")
+            invalid.remedy = f"{name} may run later: {error}"
             await clean_up(target, name, uid, screen)
         else:
             screen.say(f"{name}: {way.value}")

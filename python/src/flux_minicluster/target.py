@@ -190,8 +190,9 @@ class Target:
 
         False if there is no Job, or the user may not read it.
         """
+        with_context = _Doing(f"get Job {name}")
         try:
-            job = await self.json("GET", f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}")
+            job = await with_context(self.json("GET", f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"))
         except (NotAllowed, NotFound):
             return False
         return QUEUE_LABEL in (job["metadata"].get("labels") or {})
@@ -256,9 +257,13 @@ class Target:
     async def events_of(self, name: str) -> list[dict[str, Any]]:
         """Events of the objects of this name; none if the API server refuses to list them."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
+        query = [("fieldSelector", f"involvedObject.name={name}")]
+        with_context = _Doing(f"list the events of {name}")
         try:
-            listed = await self.json("GET", path, query=[("fieldSelector", f"involvedObject.name={name}")])
-        except CallFailed:
+            listed = await with_context(self.json("GET", path, query=query))
+        except CallFailed as error:
+            if error.status is None:
+                raise
             return []
         events: list[dict[str, Any]] = listed["items"]
         return events
