@@ -1,12 +1,12 @@
-//! The agent is killed at every system call that writes, and run again. The result is that of an undisturbed
+//! The agent is killed at a sample of its system calls that write, and run again. The result is that of an undisturbed
 //! run.
 //!
 //! ```text
 //! one run under strace ─► the calls that write, counted by name and thread
-//! for each: fresh folder ─► run, killed just before that call ─► whole files, no readable key ─► run ─► same tree
+//! for a sample: fresh folder ─► run, killed just before that call ─► whole files, no readable key ─► run ─► same tree
 //! ```
 //!
-//! Also: full disks of many sizes, and a container with 16 MiB.
+//! Also: full disks of many sizes, a container with 16 MiB, and what a killed broker leaves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::image::{
     self, AGENT, Container, Image, KEY, Node, Tree, What, agent, assert_same, folder, need_strace, tree,
 };
 
-/// The system calls that change files and folders.
+/// The system calls that change files and folders, or flush them.
 const WRITING: [&str; 29] = [
     "write",
     "pwrite64",
@@ -49,7 +49,7 @@ const WRITING: [&str; 29] = [
     "utimensat",
     "fsync",
     "fdatasync",
-    // The agent does not use these three today.
+    // The commands of these tests do not use these three today.
     "copy_file_range",
     "sendfile",
     "splice",
@@ -120,7 +120,7 @@ fn sample(moments: Vec<Moment>, limit: usize) -> Vec<Moment> {
     moments.into_iter().step_by(step).collect()
 }
 
-/// Runs `work` for all moments, several at once: most of the time is spent waiting for namespaces.
+/// Runs `work` for all moments, several at once: with `run`, most of the time is spent waiting for namespaces.
 fn each(moments: &[Moment], work: impl Fn(&Moment) + Sync) {
     let next = AtomicUsize::new(0);
     let workers = 3 * std::thread::available_parallelism().map_or(2, usize::from);
@@ -403,12 +403,11 @@ fn run_is_repeatable_after_a_kill_at_any_write() {
     each(&moments, |moment| {
         let image = lead();
         // `false`, as in the trace above: strace must kill the agent, not a program that the agent starts.
-        match run_lead(&image, death(moment, false)) {
-            137 => died.fetch_add(1, Ordering::Relaxed),
+        if run_lead(&image, death(moment, false)) == 0 {
             // The traced run was slow and wrote one more message than this run.
-            0 => return,
-            code => panic!("{moment:?}: ended with {code}"),
-        };
+            return;
+        }
+        died.fetch_add(1, Ordering::Relaxed);
         let have = image.tree();
         assert!(
             readable_keys(&have).is_empty(),

@@ -2,7 +2,7 @@
 //! it has the rights.
 //!
 //! The pod is like those of the operator: the binary is mounted read-only, the mount path belongs to the user of the
-//! init containers, and the configuration has its own volume.
+//! init containers, and the configuration's folder has the mode of a volume.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -53,7 +53,7 @@ fn container<'a>(image: &'a Image, command: &[&str]) -> Container<'a> {
     }
 }
 
-/// All attacks that were found, and similar ones. /proc/PID/exe names a removed program `PATH (deleted)`.
+/// Attacks that were found, and similar ones. /proc/PID/exe names a removed program `PATH (deleted)`.
 const ATTACK: &str = r#"
 for file in /mnt/flux/flux-agent '/mnt/flux/flux-agent (deleted)' /etc/flux-agent/bin/flux-agent \
     '/etc/flux-agent/bin/flux-agent (deleted)' /mnt/flux/flux-view.sh /mnt/flux/config/flux-view.sh \
@@ -203,7 +203,7 @@ fn may_change(image: &Image, path: &str, uid: u32) -> Option<PathBuf> {
 }
 
 #[test]
-fn files_that_root_opens_or_runs_are_writable_by_root_only() {
+fn flux_user_cannot_change_files_that_root_opens_or_runs() {
     need_strace();
     let image = pod(
         "[runner.program]\nmode = 'submit'\nwords = ['true']\n[runner.snippets]\ninit = 'A=1'\npost = '. /mnt/flux/flux-view.sh'\n",

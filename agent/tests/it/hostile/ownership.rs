@@ -1,4 +1,4 @@
-//! Hostile files where root changes owners: at every path of the spec, and where a job can write.
+//! Hostile files where root changes owners: at paths of the spec, and where a job can write.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, lchown, symlink};
@@ -83,7 +83,7 @@ const OBSTACLES: [Obstacle; 7] = [
     },
 ];
 
-/// A folder with a secret, which only root may read. Its inode identifies it wherever it is moved to.
+/// A secret folder, which only root may read. Its inode identifies it wherever it is moved to.
 struct Secret(u64);
 
 impl Secret {
