@@ -123,8 +123,8 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
     Ok(entries)
 }
 
-/// The pods whose logs are collected: mostly the latest pod of each index, then earlier ones. Every broker's pod has an
-/// index. A pod without one is no broker's, although it has the label that `pods_named` selects by.
+/// The pods whose logs are collected: the latest pods of up to 12 indices, earlier pods, then other latest ones. Every
+/// broker's pod has an index. A pod without one is no broker's, although it has the label that `pods_named` selects by.
 fn with_logs(pods: &[Pod]) -> Vec<&Pod> {
     let mut latest_first: Vec<&Pod> = pods.iter().filter(|pod| observed::index(pod).is_some()).collect();
     latest_first.sort_by_key(|pod| (observed::index(pod), Reverse(observed::created(pod))));
@@ -132,7 +132,7 @@ fn with_logs(pods: &[Pod]) -> Vec<&Pod> {
     let (latest, earlier): (Vec<&Pod>, Vec<&Pod>) = latest_first
         .iter()
         .partition(|pod| indices.insert(observed::index(pod)));
-    // Room for earlier pods of a large MiniCluster: those of the lead come first, as in `latest_first`.
+    // Four slots of a large MiniCluster are for earlier pods: those of the lead come first, as in `latest_first`.
     let (first, last) = latest.split_at(latest.len().min(MAX_PODS_WITH_LOGS - 4));
     let chosen = first.iter().chain(&earlier).chain(last);
     chosen.take(MAX_PODS_WITH_LOGS).copied().collect()
@@ -162,7 +162,7 @@ fn yaml(object: &impl Serialize) -> Result<String, Failure> {
 }
 
 /// Logs of each init container and container of the pod that has a status, and of its previous run if it restarted.
-/// After one without data, the others are left out: the kubelet does not answer.
+/// After one that timed out, the others are left out: the kubelet does not answer.
 async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
     let status = pod.status.clone().unwrap_or_default();
     let containers = status

@@ -174,7 +174,7 @@ async fn follow_all(target: &Target, args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Lists the pods that have a log to follow, once a second, until the latest pod of each index has one or the
+/// Lists the pods that have a log to follow, again and again, until the latest pod of each index has one or the
 /// MiniCluster has finished. A finished MiniCluster's pods are all in the list, so that a missing log is reported.
 fn started_pods(target: &Target, args: &Args) -> impl Stream<Item = Result<Vec<Pod>, Failure>> {
     stream::try_unfold(Some(Waiting::default()), move |waiting| async move {
@@ -261,7 +261,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Notes that a look failed. Returns the failure if it will not pass.
+    /// Notes that a look failed. Returns the failure if it will not pass, or if the API server has never answered.
     fn note_failure(&mut self, failure: Failure) -> Result<(), Failure> {
         self.failures.note(failure.may_pass());
         let is_refused = matches!(failure, Failure::Refused { .. });
@@ -472,7 +472,7 @@ pub async fn follow(
             observed::restarts(&pod, container) - start.restarts,
             observed::is_over(&pod, start),
         );
-        // While the container runs, failures are retried without a limit, since the job goes on.
+        // While the container runs, most failures are retried without a limit, since the job goes on.
         let can_give_up = is_over || observed::is_overdue(&pod, Timestamp::now());
         // The kubelet keeps the log of one earlier container only.
         if restarts > 1 && !was_complete {
@@ -531,7 +531,7 @@ pub async fn follow(
             }
         }
         let is_refused = matches!(read.end, CopyEnd::Refused(_));
-        // A kubelet may remove the log of a container that has ended once it was read completely.
+        // The log had been read completely, and the kubelet has removed it since, as it may once the container has ended.
         let had_all = was_complete && is_refused && !read.has_progressed;
         if is_over && (is_complete || had_all) {
             // The container had ended before this read, so nothing else is missing.
@@ -539,7 +539,7 @@ pub async fn follow(
         }
         let is_away = matches!(read.end, CopyEnd::Away(_));
         let is_missing = matches!(read.end, CopyEnd::Missing(_));
-        // Without data, this connection has never worked.
+        // A connection that works repeats the last line, if there is one. Without data, it may never have worked.
         was_silent = matches!(read.end, CopyEnd::Silent) && read.has_data;
         let obstacle = match read.end {
             CopyEnd::Complete => None,

@@ -225,8 +225,8 @@ async fn retry<T, C: Future<Output = Result<T, Failure>>>(call: impl FnMut() -> 
     until_done(RETRY_PAUSE, call, judge).await
 }
 
-/// Creates the MiniCluster; also returns whether Ctrl-C was pressed meanwhile. None: it was pressed twice, and it is
-/// unknown whether the MiniCluster was created.
+/// Creates the MiniCluster; also returns whether this was interrupted meanwhile. None: this was interrupted twice, and it
+/// is unknown whether the MiniCluster was created.
 async fn create_unless_interrupted(
     target: &Target,
     cluster: &mut MiniCluster,
@@ -327,8 +327,8 @@ async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option
     }
 }
 
-/// One attempt to create the MiniCluster. A field that the cluster's CRD lacks is an error, since the CRD may be older than
-/// this plugin.
+/// One attempt to create the MiniCluster. A field that the cluster's CRD lacks is an error: the CRD may be older than this
+/// plugin.
 async fn create_once(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, kube::Error> {
     let bytes = serde_json::to_vec(cluster).map_err(kube::Error::SerdeError)?;
     let clusters = target.clusters();
@@ -461,6 +461,7 @@ mod tests {
             .collect();
         assert_eq!(methods, ["POST", "GET", "POST", "GET", "POST"], "{requests:?}");
         assert_ne!(requests[1], requests[3]);
+        assert!(requests[0].ends_with("&fieldValidation=Strict"), "{requests:?}");
     }
 
     /// An API server that answers all attempts to create the MiniCluster with 503. `exists`: it has stored it.

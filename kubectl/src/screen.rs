@@ -29,7 +29,7 @@ const SPINNER: [char; 8] = ['⠁', '⠂', '⠄', '⡀', '⢀', '⠠', '⠐', '�
 /// Shows the stages of a start.
 pub struct Screen {
     lines: RefCell<Lines>,
-    /// True once no more stages are shown: the start is done, or other output has begun.
+    /// True after `end`: no more stages are shown.
     is_over: Cell<bool>,
 }
 
@@ -87,7 +87,7 @@ impl Screen {
         self.clear();
     }
 
-    /// Whether stages are on the screen whose spinner turns when they are shown again.
+    /// Whether stages are on a terminal. They are then shown again after each `TURN`, since a spinner may turn.
     pub fn is_animated(&self) -> bool {
         matches!(*self.lines.borrow(), Lines::Terminal { height, .. } if height > 0)
     }
@@ -157,7 +157,7 @@ fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, st
     }
 }
 
-/// Whether the last part of standard output has ended its line.
+/// Whether the last line of standard output is ended: by the output, or by `tell`.
 static HAS_LINE_ENDED: AtomicBool = AtomicBool::new(true);
 
 /// Prints a line to standard error, without terminal codes: parts of it may be from the cluster. If standard error is
@@ -189,9 +189,8 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a part of a longer output to standard output and flushes it. `Failure::Unread` if standard output is
-/// closed.
-pub fn put(bytes: &[u8]) -> Result<(), Failure> {
+/// Writes bytes to standard output and flushes it. `Failure::Unread` if its reader is gone.
+fn put(bytes: &[u8]) -> Result<(), Failure> {
     if let Some(last) = bytes.last() {
         HAS_LINE_ENDED.store(*last == b'\n', Ordering::Relaxed);
     }
@@ -228,8 +227,8 @@ fn unwritten() -> MutexGuard<'static, Unwritten> {
     UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes bytes to standard error. In an async runtime, another thread writes them, so that a slow reader
-/// (`2>&1 | less`) blocks nothing; a terminal reads at once. Wait for `errors_written` at the program's end.
+/// Writes bytes to standard error. In an async runtime, if that is no terminal, another thread writes them, so that a
+/// slow reader (`2>&1 | less`) blocks nothing. Wait for `errors_written` at the program's end.
 pub fn put_error(bytes: &[u8]) {
     let mut unwritten = unwritten();
     unwritten.bytes.extend_from_slice(bytes);
@@ -273,7 +272,7 @@ fn flush_errors() {
     }
 }
 
-/// Whether standard input and output are both a terminal, as an interactive shell needs.
+/// Whether standard input and output are both a terminal, as `top` and a shell in a pod need.
 pub fn is_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }

@@ -1,4 +1,4 @@
-//! Signals that end this program.
+//! Signals that would end this program at once.
 
 use std::pin::Pin;
 
@@ -11,8 +11,8 @@ fn listen(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(Failure::on_this_machine("listen for signals"))
 }
 
-/// Listens for SIGINT, SIGTERM and SIGHUP, so that the terminal can be restored before the program ends. The returned
-/// future waits for the first signal. Its result is the exit code, as in shells: 128 + the signal's number.
+/// Listens for SIGINT, SIGTERM and SIGHUP. From then on, they do not end the program by themselves. The returned future
+/// waits for the first signal. Its result is the exit code, as in shells: 128 + the signal's number.
 pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
     let mut interrupt = listen(SignalKind::interrupt())?;
     let (mut terminate, mut hangup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
@@ -25,8 +25,8 @@ pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
     }))
 }
 
-/// Receives SIGINT (Ctrl-C) and SIGTERM for `run`. They do not end the program by themselves: the first one makes it
-/// stop the MiniCluster.
+/// Receives SIGINT (Ctrl-C) and SIGTERM for `run`. They do not end the program by themselves: until the job has ended,
+/// the first one makes it stop the MiniCluster.
 pub struct Interrupts {
     interrupt: Signal,
     terminate: Signal,

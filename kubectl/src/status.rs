@@ -23,7 +23,7 @@ use crate::target::Target;
 const MOST_PODS: usize = 16;
 /// Most warnings that are listed, the latest ones.
 const MOST_WARNINGS: usize = 6;
-/// Kubernetes' reasons for a container that is about to start.
+/// Kubernetes' reasons for a container that waits without a known problem.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// Arguments of `status`.
@@ -264,7 +264,7 @@ fn event_line(event: &Event) -> EventLine {
     }
 }
 
-/// The report for people. Its parts may be from a job, a user or a pod, so terminal codes are removed from each.
+/// The report for people. Terminal codes are removed from the parts that may be from a job, a user or a pod.
 fn report_text(report: &StatusReport) -> String {
     let StatusReport {
         name,
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_chosen_by_uid_of_minicluster_job_and_lead() {
+    fn events_are_those_of_minicluster_job_and_lead() {
         let lead: Pod =
             serde_json::from_value(json!({ "metadata": { "name": "work-0-a", "uid": "lead" } })).unwrap();
         let cluster = cluster(&json!({ "jobUid": "job" }));
@@ -447,13 +447,19 @@ mod tests {
         assert!(text.contains("a\tb\n\u{fffd}]0;title"), "{text:?}");
     }
 
-    #[test]
-    fn warning_whose_cause_is_gone_is_not_shown() {
-        let is_healthy = |status| is_healthy(cluster(&status).status.as_ref().unwrap(), 2);
-        assert!(is_healthy(json!({ "phase": "Running", "readySize": 2 })));
-        assert!(is_healthy(json!({ "phase": "Completed", "reason": "Completed" })));
-        assert!(!is_healthy(json!({ "phase": "Running", "readySize": 1 })));
-        assert!(!is_healthy(
+    #[tokio::test]
+    async fn warning_whose_cause_is_gone_is_not_shown() {
+        let (target, _) = answering(|_| Answer::Never);
+        let warning = json!({ "type": "Warning", "metadata": {}, "involvedObject": {} });
+        let events: [Event; 1] = [serde_json::from_value(warning).unwrap()];
+        let is_shown = |status: Value| {
+            let report = report(&target, &cluster(&status), &[], &events, None);
+            !report.events.is_empty()
+        };
+        assert!(!is_shown(json!({ "phase": "Running", "readySize": 2 })));
+        assert!(!is_shown(json!({ "phase": "Completed", "reason": "Completed" })));
+        assert!(is_shown(json!({ "phase": "Running", "readySize": 1 })));
+        assert!(is_shown(
             json!({ "phase": "Starting", "readySize": 2, "reason": "BrokersNotReady" })
         ));
     }

@@ -1,4 +1,4 @@
-//! `stop`: shuts down the instance of a MiniCluster if there is one, otherwise deletes or suspends the MiniCluster.
+//! `stop`: shuts down the instance of a MiniCluster. If none has run yet, deletes or suspends the MiniCluster.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::failure::{self, Failure};
 use crate::observed::{self, ContainerStart, Snapshot};
 use crate::target::Target;
 
-/// Most attempts to stop a MiniCluster, and the time between two of them.
+/// Most attempts to stop a MiniCluster, and the time between two of them: few seconds, since a user waits.
 const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The snippet that runs after Flux has ended.
@@ -207,7 +207,7 @@ impl Attempts<'_> {
                 };
                 self.when_not_shut_down(&snapshot, lead, code).await
             }
-            // Without the permission, no other attempt would succeed either.
+            // No other attempt would succeed: a permission is missing, or the agent does not answer.
             Err(failure @ (Failure::NoExec(_) | Failure::SilentAgent(_))) => Err(failure),
             Err(failure) => {
                 self.obstacle = failure.to_string();
@@ -300,7 +300,7 @@ fn may_have_run(snapshot: &Snapshot, lead: Option<&Pod>) -> bool {
         return true;
     }
     match lead {
-        // Of several ends of the container, only the last is known. But if the instance has been up, a program has run.
+        // Of several ends of the container, only the last is known. But if the instance has been up, a program may have run.
         Some(lead) if observed::was_restarted(lead) => {
             snapshot.has_been_up()
                 || !observed::has_failed_before_program(lead)
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stop_deletes_nothing_before_the_status_names_the_job() {
+    async fn stop_spares_a_lead_before_the_status_names_its_job() {
         for (pod_created, expected) in [
             ("2026-01-01T00:00:05Z", None),
             ("2025-01-01T00:00:00Z", Some(Way::Deleted)),
@@ -835,7 +835,7 @@ mod tests {
         at_once(&target, "mistyped", None).await.unwrap_err();
     }
 
-    /// The answers to the first deletions are lost, or the API server is away for longer.
+    /// The answer to the first deletion is lost, or to each.
     #[tokio::test(start_paused = true)]
     async fn stop_whose_answer_is_lost_has_deleted() {
         for lost in [1, ATTEMPTS] {

@@ -98,7 +98,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target that the options and the kubeconfig specify. Makes no call to the API server.
+    /// The target of the options and the kubeconfig, or of the pod that runs this program. Calls no API server.
     pub async fn find(access: Access) -> Result<Target, Failure> {
         let access = access.without_empty();
         let config = config_of(&access).await.map_err(Failure::NoServer)?;

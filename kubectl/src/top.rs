@@ -85,7 +85,7 @@ impl From<Failure> for NoUsage {
     }
 }
 
-/// The lead and the usage of its instance, or why there is no usage and what the user can do.
+/// The lead and the usage of its instance, or why there is none.
 async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage> {
     let cluster = target.clusters().get(name).await.map_err(|error| NoUsage {
         is_over: failure::is_code(&error, 404),
@@ -174,7 +174,7 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
 }
 
 /// Shows the usage and updates it, until q, Ctrl-C, a signal or the end of the input, or until the MiniCluster has
-/// ended. The exit code is 0 in all these cases.
+/// ended or is gone. The exit code is 0 in all these cases.
 async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
     let mut resized = signal(SignalKind::window_change())
         .map_err(Failure::on_this_machine("listen for the terminal's size"))?;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn top_without_usage_says_why_and_names_a_remedy() {
+    fn top_without_usage_says_why() {
         let condition = |type_: &str| json!([{ "type": type_, "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
         let (ended, is_over) = why(
             json!({ "phase": "Failed", "conditions": condition("JobFinished") }),

@@ -84,7 +84,7 @@ fn redact_variable(variable: &mut Value) {
     }
 }
 
-/// Removes keys and certificates in PEM, users and passwords of URLs, and values that a text names as secrets:
+/// Removes keys and certificates in PEM, passwords and tokens of URLs, and values that a text names as secrets:
 /// `NAME=value`, `--name value`, `name: value`.
 pub fn text(text: &str) -> String {
     let without_pem = without_pem(text);
@@ -132,7 +132,7 @@ fn without_pem(text: &str) -> String {
 /// Schemes of the HTTP header `Authorization` that are kept before the secret.
 const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
 
-/// Removes the value after each name that `is_secret` accepts. The text between names is copied as it is.
+/// Removes the value after each name with an `Extent`. The text between names is copied as it is.
 fn redact_line(line: &str) -> String {
     let is_name_char = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
@@ -303,7 +303,7 @@ mod tests {
                 "fluxRestful": { "secretKey": "hunter2", "token": "hunter2", "username": "ann" },
                 "containers": [{
                     "environment": { "ANY": "hunter2" }, "secrets": { "TOKEN": { "name": "s", "key": "k" } },
-                    "command": "run --db-password hunter2 --api-key=kept --token=hunter2 MY_PASSWORD=hunter2 x",
+                    "command": "run --db-password hunter2 --api-key=hunter2 --token=hunter2 MY_PASSWORD=hunter2 x",
                     "env": [{ "name": "A", "value": "hunter2" }, { "name": "B", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } }],
                     "volumes": { "v": { "secretName": "s" } },
                 }],

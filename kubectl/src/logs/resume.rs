@@ -23,7 +23,7 @@ pub struct Resume {
     is_behind: bool,
     /// This connection has repeated the last line.
     is_last_found: bool,
-    /// Nothing of this log has been read.
+    /// No line of this log is known to have been read.
     is_new_log: bool,
     /// Lines are missing.
     has_gap: bool,
@@ -197,7 +197,7 @@ impl Resume {
         }
         if byte == b'\n' {
             self.head = Some(Vec::new());
-            // This was the rest of the last line, so the next line is new, even with the same timestamp.
+            // This was new, or the rest of the last line, so the next line is new, even with the same timestamp.
             if self.skip.is_some() {
                 self.is_behind = false;
             }

@@ -56,7 +56,7 @@ fn parse_variable(text: &str) -> Result<(String, String), String> {
 pub struct RunManifest {
     pub cluster: MiniCluster,
     pub namespace: Option<String>,
-    /// Notes about parts of the spec that are valid, but perhaps not what was meant.
+    /// Notes about parts of the file that are valid, but perhaps not what was meant.
     pub notes: Vec<Notice>,
 }
 
@@ -80,7 +80,7 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
         cleans_by_default,
         ..
     } = manifest::from_value(&document)?;
-    // (Without a name, `name` has `xxxxx` in place of the letters.)
+    // (With only a `generateName`, `name` ends in `xxxxx`.)
     let has_name = document["metadata"]["name"]
         .as_str()
         .is_some_and(|name| !name.is_empty());

@@ -9,8 +9,8 @@ use crate::screen;
 /// The height to print all lines.
 pub const WHOLE: usize = usize::MAX;
 
-/// The text in at most `height` lines, without terminal codes: the answer is from a pod. Nodes that do not fit are only
-/// counted.
+/// The text in at most `height` lines, without terminal codes: the answer is from a pod. Nodes that do not fit are at
+/// most counted.
 pub fn lines(name: &str, usage: &Usage, height: usize) -> Vec<String> {
     let mut lines = vec![headline(name, usage), String::new()];
     match &usage.resources {
