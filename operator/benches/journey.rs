@@ -1,4 +1,4 @@
-//! Times one MiniCluster on a real node, and bare Jobs in the same run for comparison: `make bench-journey
+//! Times MiniClusters, one at a time, on a real node, and bare Jobs for comparison: `make bench-journey
 //! KUBECONFIG=... FLUX=...`. On the test node, this also sets the variables with the images (`.ci/bench`).
 //!
 //! ```text
@@ -283,7 +283,7 @@ impl Fixture {
             self.running_or_succeeded(name).await == SIZE
         })
         .await;
-        // The instance needs this time to become complete.
+        // Long enough for the instance to become complete.
         tokio::time::sleep(Duration::from_secs(8)).await;
         let begin = Instant::now();
         self.delete(name, object).await;

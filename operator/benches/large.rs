@@ -2,8 +2,8 @@
 //! for their whole life: `.ci/bench large` (LARGE_SIZE=5000). Kubernetes' own scheduler runs, and kwok replaces the
 //! kubelets.
 //!
-//! The bench reports all writes of the operator (events too), its peak memory, and the seconds until its
-//! status is Ready. For comparison, it reports the seconds until the Job controller, the scheduler and the
+//! The bench reports all writes of the operator (events too), its peak memory, and the seconds until the large
+//! MiniCluster is Ready. For comparison, it reports the seconds until the Job controller, the scheduler and the
 //! fake nodes had all pods ready. The operator cannot speed that up.
 #![allow(
     clippy::unwrap_used,
@@ -33,6 +33,7 @@ use plane::{DEADLINE, Operator, client, control_plane};
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
 
+/// Each takes 1,000 pods (`kwok/stages.yaml`).
 const NODES: usize = 10;
 /// How many MiniClusters of each size run for their whole life.
 const LIVES: usize = 20;

@@ -1,11 +1,11 @@
 //! Many MiniClusters against a real control plane without nodes, and in the same run a client that only
-//! creates the same objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other
-//! numbers; BENCH_PART="rush paced size" selects parts).
+//! creates their ConfigMaps, Secrets and Jobs: `cargo bench -p flux-operator --bench many` (BENCH_N="100 2000" for
+//! other numbers; BENCH_PART="rush paced size" selects parts).
 //!
 //! `rush`: 32 creations in flight, until all Jobs exist. `paced`: four in flight, until every MiniCluster has a
 //! status that reports its Job. In both, the next creation begins when an earlier one is answered. `size`: the
 //! writes for one MiniCluster, by its size. Without nodes no pod runs. A MiniCluster that becomes ready and ends has
-//! two more statuses (`--bench large`).
+//! more statuses (`--bench large`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -207,7 +207,7 @@ async fn jobs_made<F: Future<Output = ()>>(
             match event {
                 Some(WatchEvent::Added(job)) => drop(made.entry(job.name_any()).or_insert_with(Instant::now)),
                 Some(_) => {}
-                // The API server ends a watch that is too slow.
+                // The API server has ended the watch.
                 None => watched = watch().await,
             }
         }

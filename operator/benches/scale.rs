@@ -1,4 +1,4 @@
-//! What grows with the number of MiniClusters, as ratios to a plain client or to kubectl in the same run:
+//! What grows with the number of MiniClusters or of pods, beside baselines of the same run:
 //! `make bench-scale`. BENCH_PART="neighbours waiting running brownout deletion" selects parts.
 //!
 //! - `neighbours` (SCALE_PACED=1000): a client with four creations in flight, each of which waits for its
@@ -51,7 +51,7 @@ const PACED: usize = 4;
 const RUSH: usize = 32;
 /// Namespaces over which the MiniClusters are spread.
 const NAMESPACES: usize = 100;
-/// After this time every MiniCluster has been reconciled.
+/// Long enough for the operator to reconcile every MiniCluster, and to return freed memory.
 const SETTLING: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -131,7 +131,7 @@ async fn wait_for_jobs(client: &Client, number: usize) {
     }
 }
 
-/// Waits until there are that many pods. No reported time includes this wait: it depends on the Job controller, too.
+/// Waits until there are that many pods. No reported duration includes this wait: it depends on the Job controller, too.
 async fn wait_for_pods(client: &Client, number: i64) {
     let begin = Instant::now();
     let pods: Api<Pod> = Api::all(client.clone());

@@ -1,4 +1,4 @@
-//! The plugin's documentation is true, and its output for a file agrees with that of the other programs.
+//! The plugin's documentation, its krew manifest, the link for completions, and its output for a file.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn the_reference_has_the_program_s_own_help() {
 }
 
 #[test]
-fn render_validate_and_dry_run_print_as_the_other_programs() {
+fn render_and_validate_agree_with_core_dry_run_has_the_plan() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap();
     let options = flux_operator_core::render::Options::default();
     assert_eq!(
@@ -193,7 +193,7 @@ fn krew_manifest_of_a_release_follows_krews_rules() {
 }
 
 #[test]
-fn json_and_yaml_output_agree_with_text_output() {
+fn commands_for_files_print_json_and_yaml() {
     let json = |arguments: &[&str]| -> Value {
         serde_json::from_str(&printed(&[arguments, &["-o", "json"]].concat())).unwrap()
     };

@@ -1,5 +1,5 @@
-//! A proxy to the API server that plays pods without a kubelet: it answers requests to run a program in a pod or to
-//! read a log. It forwards all other requests. The API server itself rejects users who may not exec or read logs.
+//! A proxy to the API server that plays pods without a kubelet. It forwards all requests, so that the API server itself
+//! rejects users who may not exec or read logs. Otherwise the proxy answers requests to run a program or read a log.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -282,7 +282,7 @@ impl Front {
             };
             (pause, format!("{time}{line}\n"))
         };
-        // The seconds of a line's time are its number. A request with `sinceTime` gets the lines from this time on.
+        // The seconds of a line's time are its number, below 60. A request with `sinceTime` gets the lines from there on.
         let since = log_request
             .since
             .as_deref()

@@ -31,7 +31,7 @@ pub fn usage(running: u64) -> String {
         + "\n"
 }
 
-/// Agents that do what the plugin requests. Between two calls of `top` a job appears.
+/// Agents that do what the plugin requests. After the first request for the usage, a job runs.
 pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
     let looks = Arc::new(AtomicU64::new(0));
     move |mut session| {
@@ -276,7 +276,7 @@ fn commands_in_pods_need_exec_permission_and_name_it() {
 }
 
 #[test]
-fn each_command_prints_json_and_yaml_or_refuses_the_option() {
+fn commands_print_json_or_yaml_or_refuse_the_option() {
     test("answers", async |fixture| {
         let operator = up(&fixture, 2).await;
         let (_front, person) = with_programs(user_of(&fixture), agents()).await;

@@ -131,7 +131,7 @@ fn debug_bundle_has_no_secret() {
 }
 
 #[test]
-fn the_timeline_is_that_of_the_status() {
+fn timeline_of_a_running_job_has_an_open_last_step() {
     test("timeline", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);

@@ -1,4 +1,4 @@
-//! `run`, `wait`, `stop` and `scale`.
+//! `run`, `wait`, `stop`, `scale` and `list`.
 
 use std::time::Duration;
 
@@ -209,7 +209,7 @@ fn wait_ends_as_the_job_did() {
         assert_eq!(
             PluginOutput::when_over(ready).await.code,
             1,
-            "a job that has ended is never ready"
+            "a failed job is not ready"
         );
         let deleted = person.start(&["wait", "mc", "--for=deleted"]);
         fixture.delete::<MiniCluster>("mc").await;
@@ -442,7 +442,7 @@ fn finished_minicluster_is_listed_and_cannot_be_scaled() {
 
 /// For example, the installation has no `spec.services`. Once it has, the MiniCluster would run unnoticed.
 #[test]
-fn run_leaves_no_invalid_minicluster_that_may_run_later() {
+fn run_leaves_no_invalid_minicluster_unless_it_is_kept() {
     test("invalid", async |fixture| {
         let operator = fixture
             .operator_of(Calls::default(), |settings| settings.options.services = false)
@@ -450,11 +450,7 @@ fn run_leaves_no_invalid_minicluster_that_may_run_later() {
         let owner = crate::user_with(
             &fixture,
             "owner",
-            &[
-                ("miniclusters.flux-framework.org", "*"),
-                ("pods", "*"),
-                ("pods/log", "*"),
-            ],
+            &[("miniclusters.flux-framework.org", "*"), ("pods", "*")],
         );
         let person = user_of(&fixture);
         let file = concat!(

@@ -30,7 +30,7 @@ async fn validate_on_server(person: &UserAccount, text: &str, more: &[&str]) -> 
 }
 
 fn author(fixture: &Fixture) -> UserAccount {
-    let rights = [RIGHTS, &[("jobs.batch", "create"), ("pods", "create")]].concat();
+    let rights = [RIGHTS, &[("jobs.batch", "create")]].concat();
     user_with(fixture, "author", &rights)
 }
 

@@ -365,6 +365,7 @@ fn ctrl_c_leaves_no_progress_line_on_the_terminal() {
         let mut out = script.stdout.take().unwrap();
         let mut shown = String::new();
         read_until(&mut out, &mut shown, "quorum").await;
+        // Some turns of the spinner.
         tokio::time::sleep(Duration::from_millis(500)).await;
         input.write_all(b"\x03").await.unwrap();
         read_until(&mut out, &mut shown, "shutting down mc").await;

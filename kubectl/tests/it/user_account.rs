@@ -1,4 +1,4 @@
-//! A user who runs jobs: an account with the documented rights, which calls the plugin.
+//! A user who runs jobs: an account with given rights, such as the documented ones, which calls the plugin.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};

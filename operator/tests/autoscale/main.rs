@@ -20,6 +20,7 @@ use test_support::repository::repository;
 
 const PROMETHEUS: &str = "test-node/neighbours/prometheus.yaml";
 const PROMETHEUS_ADAPTER: &str = "test-node/neighbours/prometheus-adapter.yaml";
+/// Enough for four nodes: the examples want one for every five jobs.
 const JOBS: usize = 20;
 const GROWTH_MAX: Duration = Duration::from_secs(180);
 const SHRINK_MAX: Duration = Duration::from_secs(300);

@@ -9,8 +9,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap()
 }
 
-/// Path, default and comment of each value, in the order of the file. A value's comment is the one line above it. An
-/// empty line ends a comment that belongs to no value.
+/// Path, default and comment of each value with a comment, in the order of the file. The comment is the one line above
+/// the value. An empty line ends a comment that belongs to no value.
 fn values() -> Vec<(String, String, String)> {
     let text = read("chart/values.yaml");
     let parsed: Value = serde_saphyr::from_str(&text).unwrap();

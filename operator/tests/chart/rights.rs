@@ -1,6 +1,5 @@
 //! The permissions of the default installation, as a table, so that none is added by accident. Permissions
-//! for a neighbour (Kueue, an API for gangs, NetworkPolicies) are not in it: without the neighbour they are
-//! not given.
+//! for Kueue, gangs and NetworkPolicies are not in it: only other values give them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -378,7 +378,7 @@ fn kustomize_base_is_the_chart_with_its_namespace() {
 }
 
 /// The images of the agent and of the view are not in an `image` field of a container. An old name that
-/// remained could not be pulled.
+/// remained might not be pullable.
 #[test]
 fn images_of_an_overlay_replace_all_three() {
     let folder = tempfile::tempdir_in(repository().join("operator")).unwrap();

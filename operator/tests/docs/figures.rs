@@ -30,7 +30,7 @@ fn the_metrics_of_the_page_are_those_of_the_code() {
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
     let want = format!("{before}{table}{after}");
-    // An unchanged page is not written: the other test in this file may be reading it.
+    // An unchanged page is not written: another test may be reading it.
     if text != want && std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, &want).unwrap();
     }

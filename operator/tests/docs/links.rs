@@ -1,4 +1,4 @@
-//! Every link of the pages leads to an existing file and anchor, and the book has every page.
+//! Every link of the pages into the repository leads to an existing file and anchor, and the book has every page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ fn anchors(page: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_into_the_repository_leads_somewhere() {
     let others = [
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
@@ -79,8 +79,7 @@ fn every_link_leads_somewhere() {
             let target = match (path, in_repository(path)) {
                 (_, Some(target)) => target,
                 ("", None) => page.clone(),
-                // A link into the repository whose target is missing, or is no folder or file as the link says, falls
-                // through to the last arm.
+                // A `tree` link without such a folder, or a `blob` link to a folder, falls through to the last arm.
                 (path, None) if path.contains("://") && !is_into_repository(path) => continue,
                 (path, None) => page.parent().unwrap().join(path),
             };
@@ -112,7 +111,7 @@ fn is_into_repository(link: &str) -> bool {
         .is_some_and(|rest| rest.starts_with("/blob/") || rest.starts_with("/tree/"))
 }
 
-/// mdbook renders a relative link as it stands, and the site has no file outside the book's folder.
+/// mdbook keeps the folders of a relative link, and the site has no file outside the book's folder.
 #[test]
 fn no_relative_link_leaves_the_book() {
     let docs = repository().join("docs");

@@ -142,7 +142,7 @@ fn folders_with_the_crd_are_applied_server_side() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `kubectl wait` gives up after 30 s, and pulling an image takes longer. `rollout status` never gives up.
+/// By default, `kubectl wait` gives up after 30 s, and pulling an image may take longer. `rollout status` has no limit.
 #[test]
 fn commands_that_wait_have_one_time_limit() {
     let wrong: Vec<String> = pasted::blocks_by_page()

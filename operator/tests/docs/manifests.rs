@@ -84,7 +84,7 @@ fn every_manifest_of_the_pages_can_be_used() {
     assert!(right > 10, "only {right} were found");
 }
 
-/// flux-pmix 0.3 removed the file behind this option: every rank of Open MPI 5 would be rank 0 of 1.
+/// flux-pmix 0.3 removed the file behind `-ompi=openmpi@5`: every rank of Open MPI 5 would be rank 0 of 1.
 #[test]
 fn no_manifest_has_the_old_option_for_openmpi_5() {
     let of_pages = pages()
