@@ -79,7 +79,7 @@ impl Target {
         self.spec.as_ref().ok().map(render::spec_hash::of)
     }
 
-    /// Validates the spec and, if it is valid, whether the options of this installation admit it.
+    /// Validates the spec and, if it is valid, checks that the options of this installation admit it.
     pub fn validate(&self, options: &Options) -> Result<ValidMiniCluster, Vec<Problem>> {
         let spec = self.spec.clone()?;
         let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
