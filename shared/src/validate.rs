@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Manifest ─► validate ─► ValidMiniCluster with notices, or every Problem
-//!             sizes, flux, pod, storage, containers (program, volumes, metrics), access, overlay, gang
+//!             sizes, flux (metrics), pod, storage, containers (program, volumes), access, overlay, gang
 //!          ─► validate_and_note: the same, and the notices of `notes`
 //! ValidMiniCluster ─► hints
 //! ```
@@ -13,8 +13,7 @@
 //! - A hint is about a valid spec whose effect may surprise. Only commands that are given a
 //!   file show hints: `validate`, `dry-run` and `kubectl minicluster run`.
 //!
-//! If a CEL rule can express a check, it is in `crd::rules` as well, so that the API server rejects the object
-//! first.
+//! Most checks that a CEL rule can express are in `crd::rules` as well, so that the API server rejects the object first.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Any user input gets an answer in limited time, without a panic. Accepted input becomes an AgentSpec that
 //! pods can read.
 //!
-//! Each test runs for a few seconds. To run longer: `FUZZ_SECONDS=600 cargo test --release -p flux-shared
-//! --test fuzz`.
+//! The tests with damaged examples run for a few seconds. To run them longer: `FUZZ_SECONDS=600 cargo test --release
+//! -p flux-shared --test fuzz`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,
@@ -34,7 +34,7 @@ fn check_answer(parsed: Result<manifest::Manifest, Vec<Problem>>) -> bool {
     }
 }
 
-/// Asserts that pods can read the AgentSpec, and that the lead is one of its hosts.
+/// Asserts that pods can read the AgentSpec, and that the pod of index 0 is one of its hosts.
 fn check_spec(cluster: &ValidMiniCluster) {
     let spec = derive::agent_spec(cluster);
     let text = spec.to_toml().unwrap();

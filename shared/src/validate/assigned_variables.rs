@@ -79,7 +79,7 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
     if on_lead.iter().any(|(_, source)| exports_all(source)) {
         return;
     }
-    // Read each text only once: there may be thousands of variables, and megabytes of snippets.
+    // Do not read the texts for each variable: there may be thousands of them, and `MAX_TEXT` bytes of snippets.
     let exported: BTreeSet<&str> = on_lead.iter().flat_map(|(_, source)| exports(source)).collect();
     let mut assigned_in: HashMap<&str, &str> = HashMap::new();
     for (name, source) in on_lead {

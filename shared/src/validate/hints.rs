@@ -108,15 +108,15 @@ impl ValidMiniCluster {
         })
     }
 
-    /// Whether options of the job, or of the image, set its size in place of `tasks`.
+    /// Whether options of the job, or those in the container's environment, set its size in place of `tasks`.
     fn sets_own_size(&self) -> bool {
         let environment = self.environment(&self.runner.container);
-        let of_image = environment.get("FLUX_OPTION_FLAGS").map_or("", String::as_str);
+        let of_environment = environment.get("FLUX_OPTION_FLAGS").map_or("", String::as_str);
         let mut words = options_of_flux(&self.flux.submit_command)
             .iter()
             .chain(&self.flux.option_flags)
             .map(String::as_str)
-            .chain(of_image.split_whitespace());
+            .chain(of_environment.split_whitespace());
         // `--n`: Flux accepts options that are cut off, such as `--ntask=4`. `alloc-bypass` names other resources.
         words.any(|word| {
             ["-n", "-N", "--n"].iter().any(|option| word.starts_with(option)) || word.contains("alloc-bypass")
@@ -267,7 +267,7 @@ fn runs_versioned_pip(line: &str) -> bool {
     })
 }
 
-/// Whether what is written to the volume survives the pod.
+/// Whether what is written to the volume may survive the pod.
 fn outlives_pod(source: &VolumeSource) -> bool {
     match source {
         VolumeSource::Claim(_) | VolumeSource::HostPath(_) => true,

@@ -1,10 +1,10 @@
-//! Checks the numbers of pods and tasks, and the MiniCluster's name, after which hosts and Services are named.
+//! Checks the numbers of pods and tasks, and the MiniCluster's name, after which hosts are named.
 
 use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;
 use crate::names;
 
-/// Most pods of a cluster.
+/// Most pods of a cluster (arbitrary).
 pub const MAX_SIZE: i32 = 10_000;
 
 /// The sizes. A `maxSize` or `minSize` of 0 counts as left out. Invalid sizes are moved into the allowed range, so that

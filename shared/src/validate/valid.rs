@@ -17,7 +17,7 @@ use crate::overlay::Overlay;
 use crate::quantity::Quantity;
 use crate::queueing::Queueing;
 
-/// A MiniCluster that can be rendered without further checks.
+/// A valid MiniCluster. (Rendering may still refuse it, such as for a feature that the installation has switched off.)
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValidMiniCluster {
     pub name: String,
