@@ -101,7 +101,8 @@ fn moments(trace: &str, threads: bool) -> Vec<Moment> {
 }
 
 fn traced() -> String {
-    format!("trace=execve,{}", WRITING.join(","))
+    // `?`: an architecture such as arm64 lacks some of them.
+    format!("trace=execve,?{}", WRITING.join(",?"))
 }
 
 /// The strace command that kills a program at `moment`. `threads`: in any thread or child. Otherwise strace sees only
