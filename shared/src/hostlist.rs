@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-/// Most distinct hosts that a list may name. (flux-core's own limit is 1,048,576 per range.)
+/// Most distinct hosts that a list may name (arbitrary; flux-core's own limit is 1,048,576 per range).
 pub const MAX_HOSTS: usize = 65_536;
 /// Most hosts that a list, or all lists in the parts of broker.toml together, may expand to, duplicates included
 /// (arbitrary: 16 of the longest lists).

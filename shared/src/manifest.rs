@@ -142,7 +142,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
 /// The API group, with the `/` that precedes the version.
 const GROUP: &str = "flux-framework.org/";
 
-/// Limit in bytes of a text to parse. The API server accepts 3 MiB in one request.
+/// Limit in bytes of a text to parse (arbitrary). The API server accepts 3 MiB in one request.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 
 /// The items of a List, as `kubectl get -o yaml` prints it, or the document itself.

@@ -26,8 +26,8 @@ const FIXES_PLACEMENT: [&str; 2] = [
     "kueue.x-k8s.io/podset-preferred-topology",
 ];
 
-/// Most bytes of labels and annotations for a queue: the operator keeps them for each MiniCluster and for each Job. The
-/// Job has them twice: as its own, and in its record of them ([`Queueing::noted`]).
+/// Most bytes of labels and annotations for a queue (arbitrary): the operator keeps them for each MiniCluster and for
+/// each Job. The Job has them twice: as its own, and in its record of them ([`Queueing::noted`]).
 const MOST_BYTES: usize = 4096;
 
 /// Labels and annotations for the queue.

@@ -43,7 +43,7 @@ const REFUSED: [(&str, &str, &str); 6] = [
     ),
     // `mounter` is an attribute, but is indented as a field of the volume.
     ("crd-v1alpha1.md", "attributes", "spec.volumes[myvolume].mounter"),
-    // `...` stands for the certificate's text.
+    // `[exec]` is a table of broker.toml, not a part of a certificate.
     ("crd-v1alpha2.md", "curveCert", "spec.flux.curveCert: "),
     // The page misspells connectTimeout.
     ("crd-v1alpha2.md", "connectTimeout", "spec.flux.connextTimeout"),
@@ -98,9 +98,8 @@ fn samples(page: &str) -> Vec<Sample<'_>> {
 }
 
 /// Fields of a container. Samples show these alone, without the container.
-const OF_A_CONTAINER: [&str; 19] = [
+const OF_A_CONTAINER: [&str; 15] = [
     "name",
-    "image",
     "cores",
     "command",
     "resources",
@@ -115,9 +114,6 @@ const OF_A_CONTAINER: [&str; 19] = [
     "lifeCycle",
     "fluxOptionFlags",
     "fluxLogLevel",
-    "commands",
-    "batch",
-    "existingVolumes",
 ];
 
 /// A MiniCluster that contains the sample at its place. None if the sample is not part of a MiniCluster.

@@ -49,7 +49,7 @@ fn name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap()
 }
 
-/// Manifests that have the same content as an example in another spelling: with the fields' earlier places and names.
+/// Manifests with older names, places and values of fields, as documents of the Go operator had them.
 fn spellings() -> PathBuf {
     root().join("../shared/tests/spellings")
 }

@@ -24,7 +24,7 @@ const NUMBERS: &[&str] = &["size", "cores"];
 /// Lists of Kubernetes' own types, which Go sends without zero values. So whole lists can be compared.
 const OF_KUBERNETES: &[&str] = &["tolerations", "sysctls"];
 
-/// Longest list of numbers that is written into an expression. More numbers are compared in rows of this length.
+/// Longest list of numbers that is written into an expression (arbitrary). More numbers are compared in rows of this length.
 const ROW_LENGTH: u64 = 32;
 
 /// The CEL expression: whether the field `field` of the spec has the same meaning as before. `spec` is the schema of

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use super::strategic_merge::{PATCH, RETAIN_KEYS, merge_key};
 use crate::problem::Problem;
 
-/// Most items in all merged lists and keys in all `$retainKeys`, together: the merge compares each with the others of
-/// its list.
+/// Most items in all merged lists and keys in all `$retainKeys`, together (arbitrary): the merge compares each with the
+/// others of its list.
 const ITEMS_MAX: usize = 5000;
 
 /// Everything in the overlay that cannot be merged.

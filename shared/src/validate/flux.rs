@@ -595,8 +595,8 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     // These folders themselves cannot be the mount path; a folder within them can.
     let is_taken =
         [paths::FALLBACK_HOME, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
-    // Within these folders, the mount path is refused as well: most of the operator's mounts are read-only, so a
-    // container runtime cannot create a mount point in them.
+    // Within these folders, the mount path is refused as well. The first three are the kernel's. Of the operator's, most
+    // are mounted read-only, so a container runtime cannot create a mount point in them.
     let closed = [
         "/proc",
         "/sys",

@@ -1,4 +1,4 @@
-//! Notices about valid fields that have no effect, a certificate that is missing, and an archive that is lost.
+//! Notices about valid fields that have no effect, a certificate that is missing, and output or an archive that is lost.
 
 use std::path::Path;
 

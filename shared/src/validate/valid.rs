@@ -34,13 +34,13 @@ pub struct ValidMiniCluster {
     /// `maxSize` is given: the size may change while the cluster runs.
     pub resizes: bool,
     pub deadline_seconds: Option<i64>,
-    /// How often the MiniCluster may restart after a lost lead; 0 for never.
+    /// How often the MiniCluster may restart after a lost lead or a deleted Job; 0 for never.
     pub backoff_limit: i32,
     /// How often the MiniCluster may restart after a job that failed because of a lost follower.
     pub max_restarts: i32,
     /// Once the job has finished, delete the MiniCluster and everything that belongs to it.
     pub cleanup: bool,
-    /// Once the job has completed, delete its pods and the volumes that were created for it.
+    /// Once the job has completed, delete its pods, the claims that were created for it, and the volumes with `delete`.
     pub cleanup_pods: bool,
     pub ttl_seconds_after_finished: Option<i32>,
     /// None: the operator does not change the Job's `suspend`.

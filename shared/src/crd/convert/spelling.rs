@@ -13,10 +13,10 @@ use super::{Version, convert_spec};
 /// limit, conversion keeps the object's meaning, but not its spelling.
 const TOTAL_MAX: usize = 256 << 10;
 
-/// Limit in bytes of an annotation that is written or applied. Without this limit and `DEPTH_MAX`, an annotation could
-/// nest values deeper than the webhook's stack allows.
+/// Limit in bytes of an annotation that is written or applied (arbitrary). Without this limit and `DEPTH_MAX`, an
+/// annotation could nest values deeper than the webhook's stack allows.
 const LENGTH_MAX: usize = 16 << 10;
-/// Most parts of a JSON pointer in an annotation; longer pointers are ignored.
+/// Most parts of a JSON pointer in an annotation (arbitrary); longer pointers are ignored.
 const DEPTH_MAX: usize = 16;
 
 /// Values of the original spec by JSON pointer. Null: the original lacks the field. Conversion changes only fields of

@@ -18,7 +18,7 @@ block! {
         /// Number of pods whose Flux runner is ready.
         #[serde(default)]
         pub ready_size: i32,
-        /// Largest size allowed, fixed when the cluster was created.
+        /// Largest size allowed, fixed when the first Job was created.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub maximum_size: Option<i32>,
         /// Selector of the pods, for autoscalers.
