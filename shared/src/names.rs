@@ -89,17 +89,20 @@ pub const LABEL_MAX: usize = 63;
 
 /// Whether `text` is a DNS label: at most 63 lower case letters, digits and `-`, with no `-` at either end.
 pub fn is_dns_label(text: &str) -> bool {
+    text.len() <= LABEL_MAX && is_label_of_any_length(text)
+}
+
+fn is_label_of_any_length(text: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     !text.is_empty()
-        && text.len() <= LABEL_MAX
         && text.bytes().all(is_allowed)
         && !text.starts_with('-')
         && !text.ends_with('-')
 }
 
-/// Whether `text` is a DNS subdomain: labels separated by dots, 253 characters at most.
+/// Whether `text` is a DNS subdomain to Kubernetes: labels of any length with dots between, 253 characters at most.
 pub fn is_dns_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_dns_label)
+    text.len() <= 253 && text.split('.').all(is_label_of_any_length)
 }
 
 /// Whether `text` can name a Service (RFC 1035 label: begins with a letter).
@@ -240,6 +243,12 @@ mod tests {
             assert!(is_dns_label(&host(&name, hosts - 1)));
             assert!(is_dns_label(&services_pod(&name)));
         }
+    }
+
+    #[test]
+    fn labels_of_a_subdomain_have_any_length() {
+        assert!(is_dns_subdomain(&"a".repeat(253)) && !is_dns_subdomain(&"a".repeat(254)));
+        assert!(!is_dns_subdomain("a.-b") && !is_dns_subdomain("a..b"));
     }
 
     #[test]
