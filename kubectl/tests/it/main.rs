@@ -1,5 +1,5 @@
-//! Tests of the plugin's commands, on the control plane of the operator's tests. The operator is real. The tests play
-//! the kubelet. The user has the documented rights of a person who runs jobs, which do not include deleting.
+//! Tests of the plugin's commands, mostly on the control plane of the operator's tests. The tests play the kubelet, and
+//! some the operator. Most users have the documented rights of a person who runs jobs, which do not include deleting.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod cut_connection;

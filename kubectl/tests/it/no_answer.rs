@@ -1,4 +1,4 @@
-//! Ctrl-C while the API server does not answer.
+//! Ctrl-C while the API server does not answer, or answers 503.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
