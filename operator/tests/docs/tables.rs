@@ -126,7 +126,7 @@ fn metrics_are_those_of_the_code() {
 }
 
 #[test]
-fn each_alert_has_a_section_with_severity_and_condition() {
+fn each_alert_has_a_section_with_severity_and_duration() {
     let page = std::fs::read_to_string(repository().join("docs/tasks/alerts.md")).unwrap();
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
     let names: Vec<&str> = sections
@@ -156,8 +156,8 @@ fn each_alert_has_a_section_with_severity_and_condition() {
     }
 }
 
-/// What each of our labels and annotations is for. The page lists those that Kubernetes gives pods below this
-/// table.
+/// What the labels and annotations of a MiniCluster's objects are for. The page lists those that Kubernetes gives pods,
+/// and those of the MiniCluster itself, below this table.
 const LABELS: &[(&str, &str)] = &[
     (
         "app.kubernetes.io/managed-by",

@@ -1,8 +1,7 @@
-//! The manifests of `examples/` in real pods, unchanged except for their images. Each ends as its README
-//! says.
+//! The manifests of `examples/` in real pods, changed only by `adapt`. Each ends as its README says.
 //!
-//! Not included: examples that only the real Flux answers, that need special nodes (devices, drivers, more
-//! cores), or that pull from a registry.
+//! Examples that are not named here run, if at all, with the commands of their READMEs (`pasted.rs`), or in another test
+//! (such as `operator/tests/gang`).
 
 mod consoles;
 mod neighbours;
@@ -161,7 +160,7 @@ const TWINS: &[Expected] = &[
     ),
 ];
 
-/// Examples that need the real Flux: a fake Flux has no scheduler, no file broadcast and no events.
+/// Examples that run only with the real Flux: the fake one has no `flux archive`, and shows no tree of brokers.
 const WITH_FLUX: &[Expected] = &[
     ("batch/raw", 0, &[("data of the day", 2)]),
     ("network/topology", 0, &[("0 topology-0: full", 1)]),
@@ -190,8 +189,8 @@ fn documents(fixture: &Fixture, file: &str) -> Vec<Value> {
     adapt(fixture, &text, file.starts_with("v1alpha1/"))
 }
 
-/// An example's documents, changed to this namespace and to images that exist here. Those of v1alpha1 are not
-/// cleaned up, so that their logs can be read.
+/// An example's documents, changed to this namespace, its folder on the node, and images that exist here. Those of
+/// v1alpha1 are not cleaned up, so that their logs can be read.
 pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
     let folder = volumes::folder_on_the_node(fixture);
     let text = text

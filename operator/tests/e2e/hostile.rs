@@ -1,5 +1,5 @@
-//! A job that tries to become root in its pod, with volumes as they are on a real node. It changes every file
-//! that it may, and waits until root enters the pod, the container restarts and the last snippet runs.
+//! A job that tries to become root in its pod, with volumes as they are on a real node. It changes what it
+//! may in our folders, /home, /run and /var. Then root enters the pod, the container restarts, and `post` runs.
 
 use kube::ResourceExt;
 use serde_json::json;

@@ -136,7 +136,7 @@ impl Counter {
         )
     }
 
-    /// Evicts the pod of this index while its snippet blocks, waits until the pod is gone, and releases the snippet.
+    /// Evicts the pod of this index while its snippet blocks, waits until it has ended, and releases the snippet.
     async fn evict_while_held(&self, name: &str, index: &str) {
         let file = |which: &str| format!("/node/{}/{name}.{which}", self.fixture.namespace);
         self.fixture
@@ -161,7 +161,7 @@ impl Counter {
         self.exec(&["touch", &file("go")]).unwrap();
     }
 
-    /// The status at the end, after this many starts of the program and this many new Jobs.
+    /// The status at the end, after this many starts of the program and this many restarts.
     pub async fn ended(&self, name: &str, phase: &str, starts: usize, restarts: u64) -> Value {
         let status = self.fixture.when_finished(name).await;
         assert_eq!(status["phase"], phase, "{name}: {status:#}");
@@ -293,7 +293,7 @@ fn program_runs_once_when_pod_is_lost_before_or_after_it() {
     test("stages", async |fixture| {
         let counter = Counter::new(&fixture).await;
         // The name, the snippet that blocks, the pod that is removed, the program's code; then phase, exit
-        // code and new Jobs.
+        // code and restarts.
         let all = [
             ("lead-before", "pre", "0", 0, "Completed", 0, 1),
             ("follower-before", "pre", "1", 0, "Completed", 0, 0),

@@ -329,7 +329,7 @@ async fn nothing_stays(fixture: &Fixture, release: &Release) {
 }
 
 #[test]
-fn helm_install_refuses_and_keeps_objects_of_others() {
+fn helm_install_refuses_names_that_others_use() {
     for (number, helm) in helms().into_iter().enumerate() {
         test(&format!("helm-clash-{number}"), async |fixture| {
             let release = Release::new(helm.clone());

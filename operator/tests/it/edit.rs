@@ -1,4 +1,4 @@
-//! Edits that arrive while the Job is being created.
+//! Edits before a status has the maximum size, after which the API server rejects them, and outdated statuses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,7 +82,7 @@ fn edit_during_job_creation_is_applied_or_reported() {
     });
 }
 
-/// The Secrets and Services are never changed, so they must not be older than the spec that the Job has.
+/// A Secret or Service that was created before the edit must not keep its former content once the Job exists.
 #[test]
 fn edit_of_a_cluster_whose_job_was_refused_is_in_all_objects() {
     test("refused-edit", async |fixture| {

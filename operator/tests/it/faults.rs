@@ -21,7 +21,7 @@ use test_support::api_server::{
 };
 use test_support::control_plane::kubeconfig_via;
 
-/// Waits until everything of a MiniCluster of size 2 exists, and asserts that retries have made nothing twice.
+/// Waits until everything of a MiniCluster of size 2 exists, and asserts that retries have made no pod twice.
 async fn until_whole(fixture: &Fixture, name: &str) {
     fixture
         .when(name, "whole", |status| {

@@ -29,7 +29,7 @@ const SWITCHED_ON: [(&str, &str); 2] = [
     ("RUNTIME_CONFIG", "api/alpha=true,api/beta=true"),
 ];
 
-/// A CRD like those of scheduler-plugins and Volcano, as far as we know their fields.
+/// A CRD like those of scheduler-plugins and Volcano, with only these fields of `spec`.
 fn definition(group: &str, version: &str, spec: &Value) -> String {
     let schema =
         json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": spec } } });
@@ -158,7 +158,7 @@ fn forbidden_discovery_is_reported_when_a_gang_is_wanted() {
 #[test]
 fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
     test("gang-others", async |fixture| {
-        // The connection breaks at the first creation of this Job, and the API server does not get the call. When the
+        // The connection breaks at the first creation of the Job `volcano`, and the API server does not get the call. When the
         // operator tries again, it finds the objects that it created before the Job.
         let is_lost = Arc::new(AtomicBool::new(false));
         let lost = is_lost.clone();

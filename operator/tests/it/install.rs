@@ -420,7 +420,7 @@ fn every_image_can_be_given_by_its_digest() {
     });
 }
 
-/// Creates a MiniCluster that needs what the installation lacks, and checks why it is refused.
+/// Creates a MiniCluster that the operator's settings rule out, and checks why it is refused.
 async fn refuses(fixture: &Fixture, name: &str, spec: Value, field: &str, value: &str) {
     fixture.create(name, spec).await;
     let status = fixture.when_is(name, "phase", "Invalid").await;

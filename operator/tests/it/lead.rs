@@ -1,4 +1,4 @@
-//! Several operators, and what each reports about its health.
+//! The Lease of the operators, and what an operator reports about its health.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -233,7 +233,7 @@ fn operator_without_minicluster_list_is_unready_but_stops() {
                 settings.health = Some(([127, 0, 0, 1], port).into());
             })
             .await;
-        until("all other kinds are listed, and watched", async || {
+        until("other kinds are listed, and watched", async || {
             let watches = calls.all().into_iter().filter(|call| call.verb == "watch");
             let watched: BTreeSet<String> = watches.map(|call| call.resource).collect();
             let others = ["jobs", "nodes", "pods", "services"];

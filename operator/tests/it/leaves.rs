@@ -353,7 +353,8 @@ fn empty_text_means_the_same_as_an_omitted_field() {
         // texts, such as its source, a volume is invalid.
         let is_excepted =
             |leaf: &str| leaf == "flux.connectTimeout" || leaf.contains("olumes.") || leaf.contains(".key");
-        let is_needed = |leaf: &str| {
+        // The API server requires these names, and rejects `commands` of a service.
+        let is_rejected = |leaf: &str| {
             ["users.0.name", "containers.1.name", "services.0.name"].contains(&leaf)
                 || leaf.starts_with("services.0.commands")
         };
@@ -362,7 +363,7 @@ fn empty_text_means_the_same_as_an_omitted_field() {
             // A securityContext is Kubernetes' own: it is passed on with its empty texts.
             .filter(|(leaf, schema)| schema["type"] == "string" && !leaf.contains("ecurityContext"))
             .map(|(leaf, _)| leaf)
-            .filter(|leaf| !is_excepted(leaf) && !is_needed(leaf))
+            .filter(|leaf| !is_excepted(leaf) && !is_rejected(leaf))
             .collect();
         let mut wrong = Vec::new();
         for leaf in &all {

@@ -214,7 +214,8 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
     });
 }
 
-/// Any program may exit with the agent's own codes: Python returns 245 for a child that was killed.
+/// Any program may exit with the agent's own codes: in Python, `sys.exit` with the return code of a child that SIGSEGV
+/// ended (-11) is 245.
 #[test]
 fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
     test("codes", async |fixture| {

@@ -546,7 +546,7 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
     });
 }
 
-/// Without `minSize`, the command would wait for the brokers of the earlier size.
+/// Without `minSize`, the command waits for as many brokers as the ConfigMap says, so that must be the new size.
 #[test]
 fn evicted_cluster_starts_with_the_size_that_was_held() {
     test("shrunk", async |fixture| {

@@ -63,7 +63,7 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
 }
 
 /// An operator for one namespace, with the chart's default values, and MiniClusters that use no neighbour, such as
-/// Kueue. From their creation to their end, the operator never asks which APIs exist, and calls no API of a neighbour.
+/// Kueue. The operator never asks which APIs exist, and calls no API of a neighbour.
 #[test]
 fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
     test("no-neighbour", async |fixture| {
@@ -129,7 +129,7 @@ fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
     });
 }
 
-/// ConfigMap, Secret, Job, the lead's label, one status: the number of calls does not grow with the pods. The
+/// ConfigMap, Secret, Job, the lead's label, one or two statuses: the number of calls does not grow with the pods. The
 /// Service is shared: it is created once, and many MiniClusters join it at a time.
 #[test]
 fn a_cluster_costs_the_same_few_writes_whatever_its_size() {

@@ -221,7 +221,7 @@ fn quoted_length_of_a_text_is_counted() {
         );
         assert!(error.len() < 2000, "it does not repeat the text");
         // The CRD limits a text as JSON quotes it. The ConfigMap has it in TOML, where most texts need no escapes, so that
-        // what the CRD admits fits. A text that contains three quotes needs them.
+        // what the CRD admits fits. A text that contains ''' needs them.
         fixture
             .create("mc", script(format!("'''{}", "\\".repeat(600_000))))
             .await;

@@ -63,7 +63,7 @@ impl Line {
         }
     }
 
-    /// Serves connections again, after so long a time that the next watch of MiniClusters fails.
+    /// Serves connections again, as if so much time had passed that the next watch of MiniClusters fails.
     fn mend_too_late(&self) {
         self.is_too_old.store(true, Ordering::SeqCst);
         self.is_cut.send_replace(false);

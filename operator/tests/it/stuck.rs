@@ -376,7 +376,7 @@ fn obstacle_is_not_hidden_by_one_of_a_later_step() {
     });
 }
 
-/// The quorum stays the size at the Job's creation. The operator reports a size below it only until the MiniCluster has
+/// The quorum stays the size that the Job had when its pods were created. The operator reports a size below it only until the MiniCluster has
 /// been ready. No pod starts here by itself: the control plane of these tests has no scheduler.
 #[test]
 fn size_below_the_quorum_names_the_quorum_until_it_is_raised() {

@@ -118,7 +118,7 @@ fn labels_that_claim_another_cluster_are_ignored() {
         let job = fixture.job("victim").await;
 
         let claims = json!({
-            "app.kubernetes.io/managed-by": "flux-operator", "app.kubernetes.io/name": "victim",
+            "app.kubernetes.io/managed-by": "flux-framework-flux-operator", "app.kubernetes.io/name": "victim",
             "flux-framework.org/minicluster": "victim", "flux-framework.org/services-of": "victim",
             "flux-framework.org/headless": "flux-service", "hpa-selector": "victim", "job-index": "0",
         });

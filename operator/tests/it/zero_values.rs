@@ -1,5 +1,5 @@
 //! Clients that are built with the Go operator's types write the zero values that `omitempty` cannot leave
-//! out: empty structs, empty texts, false, null. Each means "not set". The bodies are generated from our own
+//! out: empty structs, empty texts, false, null, 0. Each means "not set". The bodies are generated from our own
 //! schema: every struct with all its fields zero, one struct at a time and all together.
 
 use flux_shared::crd::convert::{Version, convert_spec};

@@ -91,7 +91,7 @@ fn the_objects_of_each_api_are_as_committed() {
 }
 
 #[test]
-fn gang_off_or_own_group_creates_no_gang_and_same_job() {
+fn gang_off_or_own_group_creates_no_gang() {
     let served = Served {
         kubernetes: true,
         ..Served::default()
