@@ -298,8 +298,8 @@ fn columns() -> Option<usize> {
     Some(columns.into()).filter(|columns| *columns > 0)
 }
 
-/// Breaks lines longer than `width` between words and keeps their indent. Without a width, returns the text as it
-/// is.
+/// Breaks lines longer than `width` between words, or after a word's hyphen, and keeps their indent. Without a width,
+/// returns the text as it is.
 pub fn fitted(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else {
         return text.to_owned();
