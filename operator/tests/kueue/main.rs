@@ -1,7 +1,6 @@
 //! MiniClusters in the queues of Kueue itself, on a node where pods really run (`make e2e-kueue`).
 //!
-//! The quota is two CPUs: two pods of 700m fit, a third does not. The same is true of a node with two CPUs,
-//! because its own pods take the rest.
+//! The quota is two CPUs: two pods of 700m fit, a third does not. The same is true of a node with two CPUs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;

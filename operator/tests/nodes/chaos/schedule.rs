@@ -9,7 +9,7 @@ const NAMES: [&str; 16] = [
     "rowan", "willow", "yew",
 ];
 
-/// The longest job of a MiniCluster with a maxSize, in seconds: it must end before a resize removes its node.
+/// Jobs of a MiniCluster with a maxSize are shorter, in seconds: they must end before a resize removes their node.
 const LONGEST_ELASTIC_JOB: u32 = 16;
 
 /// A random number that picks one of the objects that exist at that moment, and what is done to it.
@@ -162,7 +162,7 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
             71..75 => operator(&mut dice),
             75..79 => neighbour(&mut dice),
             79..85 => control_plane(&mut dice),
-            // At most one node is away at a time, and at least 30 s pass between two faults of nodes.
+            // At most one node is away at a time, and at least 20 s pass between two faults of nodes.
             _ if at > node_is_busy_until => {
                 let (action, seconds) = node(&mut dice);
                 node_is_busy_until = at + seconds + 30.0;
@@ -215,7 +215,7 @@ fn control_plane(dice: &mut Rng) -> Action {
     }
 }
 
-/// A fault of a worker, and how long it lasts.
+/// A fault of a worker, and how long it lasts (a reboot: without its shutdown, which takes 10 s).
 fn node(dice: &mut Rng) -> (Action, f64) {
     let worker = dice.u8(1..4);
     match dice.u32(0..6) {
