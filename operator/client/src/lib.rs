@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! input ─► flux_operator_core::offline ─► on_server ─► dry_run (the API server) ─► Judgement
-//! choices: options for all MiniClusters; config: which API server; retry: repeats a call that has failed
+//! choices: options for all MiniClusters; config: which API server; credentials: why a plugin has printed none;
+//! retry: repeats a call that has failed
 //! ```
 #![cfg_attr(
     test,
@@ -12,6 +13,7 @@
 
 pub mod choices;
 pub mod config;
+pub mod credentials;
 pub mod dry_run;
 pub mod input;
 pub mod on_server;

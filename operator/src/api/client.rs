@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use flux_operator_client::credentials::CredentialPlugin;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response};
 use http_body_util::{Either, Full};
@@ -13,7 +14,7 @@ use kube::client::{Body, ClientBuilder, DynBody};
 use kube::{Client, Config};
 use serde_json::json;
 use tower::util::BoxService;
-use tower::{BoxError, Service};
+use tower::{BoxError, Service, ServiceExt};
 
 use crate::health::metrics::Metrics;
 
@@ -27,14 +28,25 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// stays open.
 const READ_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// kube's own client with shorter timeouts. It does not retry: the callers do, with their own pauses.
+/// kube's own client with shorter timeouts, whose errors have no secrets of a credential plugin. It does not retry: the
+/// callers do, with their own pauses.
 pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // The time that a connection is unused between two calls does not count.
     config.reset_reader_on_write = true;
     config.default_retry = false;
-    ClientBuilder::try_from(config)
+    let plugin = CredentialPlugin::of(&config.auth_info);
+    let builder = ClientBuilder::try_from(config).map_err(|error| match plugin.failure(&error) {
+        Some(why) => kube::Error::Service(why.into()),
+        None => error,
+    })?;
+    let without_secrets = tower::layer::layer_fn(move |carrier: Carrier| {
+        let plugin = plugin.clone();
+        let named = move |error: BoxError| plugin.failure(&*error).map_or(error, BoxError::from);
+        carrier.map_err(named).boxed()
+    });
+    Ok(builder.with_layer(&without_secrets))
 }
 
 /// A client that counts its calls in `metrics` and limits their time. It also notes the API server's time in `metrics`. It
@@ -162,6 +174,42 @@ mod tests {
             ),
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
+        }
+    }
+
+    /// The plugin gets another token for each call, since this one has expired.
+    #[tokio::test]
+    async fn failure_of_a_credential_plugin_has_no_secrets() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = r#"[ ! -e "$0" ] || exit 3; echo '{"status": {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}}'"#;
+        let file = folder.path().join("fails");
+        let build = || {
+            let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
+            config.auth_info.exec = Some(kube::config::ExecConfig {
+                command: Some("sh".into()),
+                args: Some(
+                    ["-c", script, file.to_str().unwrap(), "secret"]
+                        .map(str::to_owned)
+                        .into(),
+                ),
+                interactive_mode: Some(kube::config::ExecInteractiveMode::Never),
+                ..kube::config::ExecConfig::default()
+            });
+            builder(config)
+        };
+        let client = build().unwrap().build();
+        std::fs::write(&file, "").unwrap();
+        let errors = [
+            client.apiserver_version().await.unwrap_err(),
+            build().err().unwrap(),
+        ];
+        for error in errors {
+            let text = flux_shared::causes::causes(&error);
+            assert!(
+                text.contains("the credential plugin sh failed (exit status: 3)"),
+                "{text}"
+            );
+            assert!(!text.contains("secret"), "{text}");
         }
     }
 
