@@ -268,11 +268,21 @@ async fn run_async(cli: Cli, version: &str) -> Result<u8, Failure> {
         command.build();
         return screen::print(&completion::complete(&command, words).await).map(|()| 0);
     }
-    let target = Target::find(access).await?;
-    let server = target.server.clone();
-    run_on_target(target, command, output, version)
-        .await
-        .map_err(|failure| failure.with_server(&server))
+    let awaited = match &command {
+        Command::Wait(args) => Some(args.clone()),
+        _ => None,
+    };
+    let ended = async {
+        let target = Target::find(access).await?;
+        let server = target.server.clone();
+        run_on_target(target, command, output, version)
+            .await
+            .map_err(|failure| failure.with_server(&server))
+    };
+    match awaited {
+        Some(args) => wait::in_time(&args, ended).await,
+        None => ended.await,
+    }
 }
 
 /// Runs a command on the target.

@@ -1,9 +1,13 @@
 //! The errors of commands.
 
+use std::error::Error;
+
 use flux_agent_plan::dry_run::DryRunError;
 use flux_operator_core::offline::OfflineError;
 use flux_shared::causes::causes;
 use kube::core::Status;
+
+use crate::login::NoCredentials;
 
 /// Exit code of the plugin's own failures.
 pub const FAILED: u8 = 1;
@@ -15,7 +19,8 @@ const NOT_INSTALLED: &str = "this cluster has no MiniClusters. Install the opera
                              cluster with --context";
 
 /// Why a call fails if the API server rejects the user's credentials, also the new ones of `login`.
-const NOT_LOGGED_IN: &str = "the API server rejects your credentials, which may have expired. Log in again";
+pub const NOT_LOGGED_IN: &str =
+    "the API server rejects your credentials, which may have expired. Log in again";
 
 /// Why a command ends with an error.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +73,12 @@ impl Failure {
     pub fn call(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
         let doing = doing.into();
         move |error| match error {
-            kube::Error::Service(_) | kube::Error::HyperError(_) => Failure::Unanswered {
-                doing,
-                why: cause_of(&error),
-            },
+            kube::Error::Service(_) | kube::Error::HyperError(_) if NoCredentials::of(&error).is_none() => {
+                Failure::Unanswered {
+                    doing,
+                    why: cause_of(&error),
+                }
+            }
             error if is_code(&error, 401) || is_code(&error, 403) => Failure::Refused {
                 doing,
                 why: cause_of(&error),
@@ -84,11 +91,11 @@ impl Failure {
         }
     }
 
-    /// The failure to go on watching the MiniCluster `name`, since the API server rejects the user's credentials.
-    pub fn logged_out(name: &str) -> Failure {
+    /// The failure to go on watching the MiniCluster `name`, since the user's credentials have expired.
+    pub fn logged_out(name: &str, why: String) -> Failure {
         Failure::Call {
             doing: format!("watch MiniCluster {name}, which goes on"),
-            why: NOT_LOGGED_IN.to_owned(),
+            why,
             passes: false,
         }
     }
@@ -140,8 +147,13 @@ fn plan_failure(error: &DryRunError) -> String {
 pub fn cause_of(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => words_of(status),
-        other => causes(other),
+        other => why_unanswered(other),
     }
+}
+
+/// Why there was no answer: the credential plugin's failure alone, or all causes.
+pub fn why_unanswered(error: &(dyn Error + 'static)) -> String {
+    NoCredentials::of(error).map_or_else(|| causes(error), ToString::to_string)
 }
 
 /// What the API server said.
@@ -171,22 +183,25 @@ pub fn with_remedy(message: String, rights: &str) -> String {
     )
 }
 
-/// Whether a retry may help: there was no answer, or it has the code 429 or 5xx.
+/// Whether a retry may help: there was no answer, it has the code 429 or 5xx, or the credential plugin does not fail for
+/// long.
 pub fn may_pass(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
-        kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => true,
+        kube::Error::Service(_) => NoCredentials::of(error).is_none_or(|missing| missing.passes),
+        kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => true,
         _ => false,
     }
 }
 
 /// Whether a call that failed may have been done: it was sent, and its answer was lost or is a 5xx, which leaves that
-/// open. (A failed connection and 429 change nothing.)
+/// open. (A failed connection or login, and 429, change nothing.)
 pub fn may_be_done(error: &kube::Error) -> bool {
     let was_not_sent = match error {
-        kube::Error::Service(cause) => cause
-            .downcast_ref::<hyper_util::client::legacy::Error>()
-            .is_some_and(|cause| cause.is_connect()),
+        kube::Error::Service(cause) => {
+            let cause_in_client = cause.downcast_ref::<hyper_util::client::legacy::Error>();
+            NoCredentials::of(error).is_some() || cause_in_client.is_some_and(|cause| cause.is_connect())
+        }
         error => is_code(error, 429),
     };
     may_pass(error) && !was_not_sent

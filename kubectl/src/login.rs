@@ -1,11 +1,62 @@
-//! A client that logs in again when its credentials expire.
+//! A client that logs in again when its credentials expire, and does not wait for an answer without a limit.
 
-use std::sync::Arc;
+use std::error::Error;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use http::{Request, StatusCode};
+use flux_operator_client::credentials::{self, CredentialPlugin};
+use http::{Request, Response, StatusCode};
 use kube::Client;
 use kube::client::{Body, ClientBuilder};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tower::BoxError;
+
+/// Longest wait until an answer begins. The API server ends a call after 60 s, so without an answer by then the
+/// connection is lost. The body of an answer, such as the events of a watch, may take longer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(65);
+/// How long the credential plugin may fail until the credentials count as expired. A network that it needs, such as a
+/// VPN, may be down for a while.
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// No answer has begun in time.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing came for {} s", ANSWER_TIMEOUT.as_secs())]
+pub struct Silence;
+
+/// Why a call was not made: the credential plugin has failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{why}")]
+pub struct NoCredentials {
+    why: String,
+    /// Whether a retry may help: it has not failed for long.
+    pub passes: bool,
+}
+
+impl NoCredentials {
+    /// The failure of the plugin that caused this error.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a NoCredentials> {
+        credentials::find(error)
+    }
+}
+
+/// A function that gets the results of all calls in turn. It converts failures of the credential plugin to
+/// [`NoCredentials`].
+pub fn naming_failures_of<T>(
+    plugin: CredentialPlugin,
+) -> impl Fn(Result<T, BoxError>) -> Result<T, BoxError> + Clone {
+    let failing_since = Arc::new(std::sync::Mutex::new(None));
+    move |result| {
+        let mut since = failing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = result.as_ref().err();
+        let Some(why) = error.and_then(|error| plugin.failure(&**error)) else {
+            *since = None;
+            return result;
+        };
+        let passes = since.get_or_insert_with(Instant::now).elapsed() < PLUGIN_TIMEOUT;
+        Err(NoCredentials { why, passes }.into())
+    }
+}
 
 /// A client that sends its calls through `client`. If the API server rejects the credentials (401), they may have
 /// expired: the call is repeated once, through the client that `log_in` makes. Later calls go through it, too. None: no
@@ -25,7 +76,7 @@ where
                 .try_clone()
                 .map(|body| Request::from_parts(parts.clone(), body));
             let (client, logins) = current.lock().await.clone();
-            let answer = client.send(Request::from_parts(parts, body)).await?;
+            let answer = send(&client, Request::from_parts(parts, body)).await?;
             if answer.status() != StatusCode::UNAUTHORIZED {
                 return Ok::<_, kube::Error>(answer);
             }
@@ -42,10 +93,16 @@ where
             }
             let renewed = current.0.clone();
             drop(current);
-            renewed.send(copy).await
+            send(&renewed, copy).await
         }
     });
     ClientBuilder::new(service, namespace).build()
+}
+
+async fn send(client: &Client, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
+    tokio::time::timeout(ANSWER_TIMEOUT, client.send(request))
+        .await
+        .unwrap_or_else(|_| Err(kube::Error::Service(Silence.into())))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 
+use flux_operator_client::credentials;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
@@ -18,6 +19,7 @@ use kube::api::LogParams;
 use tokio::time::Instant;
 
 use crate::failure::{self, FAILED, Failure};
+use crate::login::{NoCredentials, Silence};
 use crate::observed::{self, ContainerStart, Obstacles, Snapshot};
 use crate::screen;
 use crate::target::Target;
@@ -503,6 +505,9 @@ pub async fn follow(
                 let end = if failure::is_code(&error, 404) {
                     // The pod is gone, or its restarted kubelet does not know it yet. `get_opt` below tells which.
                     CopyEnd::Missing(why)
+                } else if credentials::find::<Silence>(&error).is_some() {
+                    // The answer begins with the first line, which may come at any time.
+                    CopyEnd::Silent(why)
                 } else if is_away(&error) {
                     CopyEnd::Away(why)
                 } else {
@@ -540,11 +545,11 @@ pub async fn follow(
         let is_away = matches!(read.end, CopyEnd::Away(_));
         let is_missing = matches!(read.end, CopyEnd::Missing(_));
         // A connection that works repeats the last line, if there is one. Without data, it may never have worked.
-        was_silent = matches!(read.end, CopyEnd::Silent) && read.has_data;
+        was_silent = matches!(read.end, CopyEnd::Silent(_)) && read.has_data;
         let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any length of time.
-            CopyEnd::Silent => can_give_up.then(no_data),
+            CopyEnd::Silent(why) => can_give_up.then_some(why),
             CopyEnd::Broken(why) | CopyEnd::Away(why) | CopyEnd::Missing(why) | CopyEnd::Refused(why) => {
                 Some(why)
             }
@@ -582,7 +587,11 @@ pub async fn follow(
                     failures.note(self::is_away(&error));
                     let is_rejected = failure::is_code(&error, 401);
                     rejections = if is_rejected { rejections + 1 } else { 0 };
-                    if (can_give_up && failures.count >= FAILURE_LIMIT) || rejections >= REJECTION_LIMIT {
+                    let is_logged_out = NoCredentials::of(&error).is_some_and(|missing| !missing.passes);
+                    if (can_give_up && failures.count >= FAILURE_LIMIT)
+                        || rejections >= REJECTION_LIMIT
+                        || is_logged_out
+                    {
                         return unread(&failure::cause_of(&error));
                     }
                     tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
@@ -631,8 +640,8 @@ fn is_away(error: &kube::Error) -> bool {
 enum CopyEnd {
     /// The API server ended the log.
     Complete,
-    /// No data came for `LONGEST_SILENCE`.
-    Silent,
+    /// No answer began, or no data came for `LONGEST_SILENCE`: which of these.
+    Silent(String),
     /// The call or the connection failed: the cause.
     Broken(String),
     /// The API server is away: the cause.
@@ -674,7 +683,7 @@ async fn copy(
                 }
             }
             Ok(Err(error)) => break CopyEnd::Broken(causes(&error)),
-            Err(_) => break CopyEnd::Silent,
+            Err(_) => break CopyEnd::Silent(no_data()),
         }
     };
     Ok(LogRead {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use flux_shared::causes::causes;
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 
-use crate::failure::{with_remedy, words_of};
+use crate::failure::{NOT_LOGGED_IN, why_unanswered, with_remedy, words_of};
+use crate::login::NoCredentials;
 
 /// What is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +36,8 @@ pub struct Outages {
     is_lost: bool,
     /// How often in a row the API server has rejected the user's credentials (401), for each watch.
     rejections: BTreeMap<Watched, u32>,
+    /// The failure of the credential plugin, if it has not succeeded since.
+    plugin_failure: Option<NoCredentials>,
 }
 
 /// Rejections of a watch in a row after which the credentials count as expired: at least 24 s, with kube's pauses. Fewer
@@ -52,11 +54,19 @@ impl Outages {
         }
         self.rejections.clear();
         self.refused.remove(&watched);
-        self.lost.remove(&watched) && std::mem::take(&mut self.is_lost)
+        if !self.lost.remove(&watched) {
+            return false;
+        }
+        self.plugin_failure = None;
+        std::mem::take(&mut self.is_lost)
     }
 
-    /// Notes a failure of a watch, and returns it if it is to be reported.
+    /// Notes a failure of a watch, and returns it if it is to be reported. If the credential plugin begins to fail during
+    /// an outage, this is reported, too, since the user can do something about it.
     pub fn note_error(&mut self, watched: Watched, error: &watcher::Error) -> Option<Outage> {
+        let earlier = self.plugin_failure.take();
+        self.plugin_failure = NoCredentials::of(error).cloned();
+        let has_begun = self.plugin_failure.is_some() && earlier.is_none();
         let answer = answer(error);
         if answer.is_some_and(|status| status.code == 401) {
             *self.rejections.entry(watched).or_default() += 1;
@@ -70,17 +80,21 @@ impl Outages {
             let why = status.message.clone();
             return self.refused.insert(watched).then_some(Outage::Refused { why });
         }
-        let is_news = self.lost.insert(watched) && !self.is_lost;
+        let is_news = self.lost.insert(watched) && !self.is_lost || has_begun;
         self.is_lost |= is_news;
         is_news.then(|| Outage::Lost {
             // The answer alone: as an error of the watch, it has the debug text of the whole object.
-            why: answer.map_or_else(|| causes(error), words_of),
+            why: answer.map_or_else(|| why_unanswered(error), words_of),
         })
     }
 
-    /// Whether the user's credentials have expired, and `login` has no others.
-    pub fn is_logged_out(&self) -> bool {
-        self.rejections.values().any(|count| *count >= REJECTION_LIMIT)
+    /// Why the user's credentials count as expired; None: they do not. `login` has no others.
+    pub fn logged_out(&self) -> Option<String> {
+        if let Some(failure) = self.plugin_failure.as_ref().filter(|failure| !failure.passes) {
+            return Some(failure.to_string());
+        }
+        let is_rejected = self.rejections.values().any(|count| *count >= REJECTION_LIMIT);
+        is_rejected.then(|| NOT_LOGGED_IN.to_owned())
     }
 }
 
@@ -120,6 +134,7 @@ impl fmt::Display for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Answer, failing_plugin};
 
     fn failed(code: u16) -> watcher::Error {
         let status = Status {
@@ -204,7 +219,7 @@ mod tests {
             for _ in 0..count {
                 outages.note_error(Watched::Cluster, &failed(401));
             }
-            outages.is_logged_out()
+            outages.logged_out().is_some()
         };
         assert!(!reject(&mut outages, REJECTION_LIMIT - 1));
         outages.note_event(Watched::Pods, &EVENT);
@@ -212,6 +227,24 @@ mod tests {
         outages.note_error(Watched::Pods, &failed(500));
         assert!(!reject(&mut outages, REJECTION_LIMIT - 1));
         assert!(reject(&mut outages, 1));
+    }
+
+    #[test]
+    fn plugin_that_fails_during_an_outage_is_reported_once() {
+        let Answer::Failed(cause) = failing_plugin()() else {
+            panic!()
+        };
+        let error = watcher::Error::WatchStartFailed(kube::Error::Service(cause));
+        let mut outages = Outages::default();
+        assert!(outages.note_error(Watched::Pods, &failed(500)).is_some());
+        let why = "the credential plugin aws printed no credentials. Log in again".to_owned();
+        assert_eq!(
+            outages.note_error(Watched::Cluster, &error),
+            Some(Outage::Lost { why })
+        );
+        assert_eq!(outages.note_error(Watched::Pods, &error), None);
+        assert_eq!(outages.logged_out(), None);
+        assert!(outages.note_event(Watched::Pods, &EVENT));
     }
 
     #[test]

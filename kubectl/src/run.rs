@@ -353,7 +353,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::testing::{Answer, answering, failed, failed_because, in_other};
+    use crate::testing::{Answer, answering, failed, failed_because, in_other, never_waiting};
 
     fn finished(is_whole: bool, is_deleted: bool) -> Followed {
         let end = RunEnd::Finished {
@@ -498,6 +498,16 @@ mod tests {
                 .count();
             assert_eq!(deletions, deleted, "{requests:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn creation_that_is_never_answered_ends() {
+        let target = never_waiting(answering(|_| Answer::Never));
+        let mut cluster = serde_json::from_value(cluster_json()).unwrap();
+        let creation = tokio::time::timeout(Duration::from_secs(900), create(&target, &mut cluster));
+        let failure = creation.await.unwrap().unwrap_err().to_string();
+        assert!(failure.contains("no answer from the API server"), "{failure}");
+        assert!(failure.contains("It may exist nevertheless"), "{failure}");
     }
 
     /// An API server that has just started does not know all roles yet.

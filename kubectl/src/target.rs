@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flux_operator_client::config;
+use flux_operator_client::credentials::CredentialPlugin;
 use flux_operator_core::labels;
 use flux_shared::causes::causes;
 use flux_shared::command_words;
@@ -20,6 +21,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, ResourceExt};
 use tower::buffer::BufferLayer;
 use tower::retry::RetryLayer;
+use tower::util::MapResultLayer;
 
 use crate::failure::{Failure, is_code};
 use crate::login;
@@ -107,7 +109,7 @@ impl Target {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
-        let client = client_of(config).map_err(Failure::NoServer)?;
+        let client = client_of(config).await?;
         let (kept, url) = (access.clone(), server.clone());
         let log_in = move || {
             let (access, url) = (kept.clone(), url.clone());
@@ -117,7 +119,7 @@ impl Target {
                 if config.cluster_url.to_string() != url {
                     return None;
                 }
-                client_of(config).ok()
+                client_of(config).await.ok()
             }
         };
         Ok(Target {
@@ -215,10 +217,22 @@ fn selector(name: &str) -> String {
     format!("{}={name}", labels::CLUSTER)
 }
 
-fn client_of(config: Config) -> Result<Client, String> {
-    let builder = ClientBuilder::try_from(config).map_err(|error| causes(&error))?;
+/// A client. A credential plugin, which may take long, runs on another thread.
+async fn client_of(config: Config) -> Result<Client, Failure> {
+    let client = tokio::task::spawn_blocking(|| new_client(config)).await;
+    client.map_err(|error| Failure::on_this_machine("log in")(error.into()))?
+}
+
+fn new_client(config: Config) -> Result<Client, Failure> {
+    let plugin = CredentialPlugin::of(&config.auth_info);
+    let builder = ClientBuilder::try_from(config).map_err(|error| match plugin.failure(&error) {
+        Some(why) => Failure::Message(format!("failed to log in: {why}")),
+        None => Failure::NoServer(causes(&error)),
+    })?;
+    let naming = MapResultLayer::new(login::naming_failures_of(plugin));
     // `Retry` clones its service, which only a buffer allows.
     let builder = builder
+        .with_layer(&naming)
         .with_layer(&BufferLayer::new(MOST_WAITING))
         .with_layer(&RetryLayer::new(RetryPolicy::default()));
     Ok(builder.build())

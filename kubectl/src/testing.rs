@@ -3,14 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use flux_operator_client::credentials::CredentialPlugin;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
 use k8s_openapi::api::core::v1::Pod;
-use kube::client::{Body, ClientBuilder};
+use kube::client::{AuthError, Body, ClientBuilder};
+use kube::config::{AuthInfo, ExecConfig};
 use serde_json::{Value, json};
 
+use crate::login;
 use crate::target::{Access, Target};
 
 /// How a log ends.
@@ -33,6 +36,8 @@ pub enum Answer {
     Json(u16, Value),
     Log(Log),
     Never,
+    /// A failure of the client.
+    Failed(tower::BoxError),
 }
 
 /// The status of a request that failed.
@@ -45,6 +50,20 @@ pub fn failed_because(code: u16, reason: &str) -> Answer {
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "refused", "reason": reason, "code": code });
     Answer::Json(code, status)
+}
+
+/// A client whose credential plugin fails: the answer to each request.
+pub fn failing_plugin() -> impl Fn() -> Answer {
+    let exec = ExecConfig {
+        command: Some("aws".into()),
+        ..ExecConfig::default()
+    };
+    let user = AuthInfo {
+        exec: Some(exec),
+        ..AuthInfo::default()
+    };
+    let named = login::naming_failures_of::<()>(CredentialPlugin::of(&user));
+    move || Answer::Failed(named(Err(AuthError::ExecPluginFailed.into())).unwrap_err())
 }
 
 /// Method, path and query of the requests so far.
@@ -61,6 +80,7 @@ pub fn answering(mut answer: impl FnMut(&str) -> Answer + Send + 'static) -> (Ta
             Answer::Json(code, value) => (code, Bytes::from(value.to_string()), LogEnd::Whole),
             Answer::Log(log) => (200, Bytes::from_static(log.bytes), log.end),
             Answer::Never => return std::future::pending().boxed(),
+            Answer::Failed(error) => return std::future::ready(Err(error)).boxed(),
         };
         let frames = stream::iter([Ok::<_, std::io::Error>(Frame::data(bytes))]);
         let frames: BoxStream<'static, _> = match end {
@@ -98,6 +118,14 @@ pub fn in_other((target, requests): (Target, Requests)) -> (Target, Requests) {
         ..target
     };
     (target, requests)
+}
+
+/// The same server, for a client that does not wait for an answer without a limit.
+pub fn never_waiting((target, _): (Target, Requests)) -> Target {
+    Target {
+        client: login::renewing(target.client.clone(), || std::future::ready(None)),
+        ..target
+    }
 }
 
 /// The logs that were not requested yet.

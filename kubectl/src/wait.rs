@@ -58,23 +58,23 @@ pub struct Scale {
 
 /// Waits for the state; returns the exit code.
 pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
-    let reached = async {
-        // Only a wait for the deletion may begin without a MiniCluster.
-        if args.until != For::Deleted {
-            target.cluster(&args.name).await?;
-        }
-        until(target, args).await
-    };
-    match args.timeout {
-        None => reached.await,
-        Some(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), reached).await {
-            Ok(reached) => reached,
-            Err(_) => {
-                screen::tell(&format!("timed out after {seconds} s waiting for {}", args.name));
-                Ok(TIMED_OUT)
-            }
-        },
+    // Only a wait for the deletion may begin without a MiniCluster.
+    if args.until != For::Deleted {
+        target.cluster(&args.name).await?;
     }
+    until(target, args).await
+}
+
+/// The result of `reached`, or after `--timeout` the exit code of a timeout.
+pub async fn in_time(args: &Args, reached: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let Some(seconds) = args.timeout else {
+        return reached.await;
+    };
+    let reached = tokio::time::timeout(Duration::from_secs(seconds), reached).await;
+    reached.unwrap_or_else(|_| {
+        screen::tell(&format!("timed out after {seconds} s waiting for {}", args.name));
+        Ok(TIMED_OUT)
+    })
 }
 
 /// Watches the MiniCluster until it has reached the state; returns the exit code.
@@ -125,8 +125,8 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
                 None => {}
             },
         }
-        if outages.is_logged_out() {
-            return Err(Failure::logged_out(&args.name));
+        if let Some(why) = outages.logged_out() {
+            return Err(Failure::logged_out(&args.name, why));
         }
         let (name, code) = (&args.name, code(&snapshot, args.until));
         if let Some(why) = progress::trouble(&snapshot)
@@ -199,13 +199,18 @@ pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Answer, answering, failed};
+    use crate::testing::{Answer, answering, failed, failing_plugin};
 
     #[tokio::test(start_paused = true)]
     async fn wait_fails_when_the_credentials_have_expired() {
-        let (target, _) = answering(|request| {
+        check_wait_without_credentials(|| failed(401)).await;
+        check_wait_without_credentials(failing_plugin()).await;
+    }
+
+    async fn check_wait_without_credentials(answer_to_watch: impl Fn() -> Answer + Send + 'static) {
+        let (target, _) = answering(move |request| {
             if request.contains('?') {
-                return failed(401);
+                return answer_to_watch();
             }
             let cluster = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
                 "metadata": { "name": "mc" }, "spec": { "containers": [] } });
@@ -215,7 +220,7 @@ mod tests {
             let args = Args {
                 name: "mc".into(),
                 until,
-                timeout: Some(3600),
+                timeout: None,
             };
             let failure = run(&target, &args).await.unwrap_err().to_string();
             assert!(
@@ -234,7 +239,7 @@ mod tests {
                 until,
                 timeout: Some(1),
             };
-            assert_eq!(run(&target, &args).await.unwrap(), TIMED_OUT);
+            assert_eq!(in_time(&args, run(&target, &args)).await.unwrap(), TIMED_OUT);
         }
         assert!(!requests.lock().unwrap().is_empty());
     }

@@ -3,7 +3,9 @@ use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Answer, Log, LogEnd, Requests, answering, failed, in_other, server};
+use crate::testing::{
+    Answer, Log, LogEnd, Requests, answering, failed, failing_plugin, in_other, never_waiting, server,
+};
 
 fn args() -> Args {
     Args {
@@ -333,6 +335,81 @@ async fn follow_fails_when_the_credentials_have_expired() {
         assert_eq!(result.is_ok(), is_whole, "{result:?}");
         if let Err(failure) = result {
             assert!(failure.to_string().ends_with("Log in again"), "{failure}");
+        }
+    }
+}
+
+/// The plugin may fail for a while, for example because a VPN is down.
+#[tokio::test(start_paused = true)]
+async fn follow_fails_when_the_credential_plugin_fails_for_long() {
+    let mut args = args();
+    (args.all, args.follow) = (false, true);
+    for has_started in [true, false] {
+        let (failing, mut calls) = (failing_plugin(), 0);
+        let (target, _) = answering(move |request| {
+            calls += 1;
+            if calls > 2 {
+                failing()
+            } else if request.contains("/pods?") {
+                Answer::Json(200, json!({ "metadata": {}, "items": [] }))
+            } else {
+                Answer::Json(200, cluster())
+            }
+        });
+        let begin = Instant::now();
+        let failure = if has_started {
+            let (pods, pod, start, mut resume) =
+                (target.pods(), pod(0, "running"), start(0), Resume::default());
+            follow(&pods, &pod, &start, &mut resume, screen::put_beside, |_| ())
+                .await
+                .unwrap_err()
+        } else {
+            run(&target, &args).await.unwrap_err()
+        };
+        let seconds = begin.elapsed().as_secs();
+        assert!((300..400).contains(&seconds), "{seconds}");
+        assert!(
+            failure
+                .to_string()
+                .ends_with("printed no credentials. Log in again"),
+            "{failure}"
+        );
+    }
+}
+
+/// The kubelet begins its answer with the first line, and a job may print nothing for long.
+#[tokio::test(start_paused = true)]
+async fn log_that_does_not_begin_is_requested_again() {
+    for is_over in [false, true] {
+        let mut reads = 0;
+        let target = never_waiting(answering(move |request| {
+            if request.contains("/log?") {
+                reads += 1;
+                return if reads > 9 {
+                    Answer::Log(whole(LINE))
+                } else {
+                    Answer::Never
+                };
+            }
+            let state = if is_over || reads > 8 {
+                "terminated"
+            } else {
+                "running"
+            };
+            Answer::Json(200, serde_json::to_value(pod(0, state)).unwrap())
+        }));
+        let state = if is_over { "terminated" } else { "running" };
+        let (pods, pod, start, mut resume) = (target.pods(), pod(0, state), start(0), Resume::default());
+        let result = follow(&pods, &pod, &start, &mut resume, screen::put_beside, |text| {
+            panic!("{text}")
+        })
+        .await;
+        assert_eq!(result.is_ok(), !is_over, "{result:?}");
+        if let Err(failure) = result {
+            assert!(
+                failure.to_string().ends_with("nothing came for 65 s"),
+                "{failure}"
+            );
         }
     }
 }

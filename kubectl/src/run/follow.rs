@@ -304,8 +304,10 @@ impl<'a> FollowState<'a> {
                 return Ok(ending);
             }
             // The API server goes on sending a log when the credentials have expired.
-            if log.is_none() && self.outages.is_logged_out() {
-                return Err(Failure::logged_out(name));
+            if log.is_none()
+                && let Some(why) = self.outages.logged_out()
+            {
+                return Err(Failure::logged_out(name, why));
             }
             // Only the first start is shown, and nothing once the MiniCluster is being stopped.
             if self.snapshot.cluster.is_some() && self.interrupts == 0 && self.restarts == 0 {
@@ -568,7 +570,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{Answer, Log, LogEnd, answering, failed};
+    use crate::testing::{Answer, Log, LogEnd, answering, failed, failing_plugin};
 
     /// Follows a MiniCluster with this status, whose own `cleanup` deletes it while no events come. `outages`: how
     /// often the API server is away when the pods are listed.
@@ -620,6 +622,26 @@ mod tests {
             .err()
             .unwrap();
         assert!(failure.to_string().contains("Log in again"), "{failure}");
+    }
+
+    /// The plugin may fail for a while, for example because a VPN is down.
+    #[tokio::test(start_paused = true)]
+    async fn follow_fails_when_the_credential_plugin_fails_for_long() {
+        let failing = failing_plugin();
+        let (target, _) = answering(move |_| failing());
+        let id = ClusterId { name: "mc", uid: "u" };
+        let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
+        let begin = tokio::time::Instant::now();
+        let failure = until_end(&target, id, &screen, &mut interrupts, false)
+            .await
+            .err()
+            .unwrap();
+        assert_eq!(
+            failure.to_string(),
+            "failed to watch MiniCluster mc, which goes on: the credential plugin aws printed no credentials. Log in again"
+        );
+        let seconds = begin.elapsed().as_secs();
+        assert!((300..400).contains(&seconds), "{seconds}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 //! some the operator. Most users have the documented rights of a person who runs jobs, which do not include deleting.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod credential_plugin;
 mod cut_connection;
 mod documents;
 mod front;

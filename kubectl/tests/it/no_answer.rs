@@ -17,14 +17,14 @@ use crate::user_account::{UserAccount, in_time, read_until};
 use test_support::api_server::until;
 
 /// An API server that answers requests of some methods only: POST with the created object, others with 503.
-struct Silent {
-    person: UserAccount,
+pub struct Silent {
+    pub person: UserAccount,
     requests: Arc<Mutex<Vec<Method>>>,
     _folder: tempfile::TempDir,
 }
 
 impl Silent {
-    async fn start(answered: &[Method]) -> Silent {
+    pub async fn start(answered: &[Method]) -> Silent {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
@@ -67,7 +67,7 @@ impl Silent {
     }
 
     /// Starts `run`. Also returns its standard error.
-    fn run(&self) -> (Child, BufReader<ChildStderr>) {
+    pub fn run(&self) -> (Child, BufReader<ChildStderr>) {
         let mut run = self.person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         let err = BufReader::new(run.stderr.take().unwrap());
         (run, err)
