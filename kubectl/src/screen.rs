@@ -308,6 +308,8 @@ pub fn fitted(text: &str, width: Option<usize>) -> String {
         let indent = " ".repeat(line.len() - line.trim_start().len());
         let options = textwrap::Options::new(width)
             .subsequent_indent(&indent)
+            // Names of pods have hyphens.
+            .word_splitter(textwrap::WordSplitter::NoHyphenation)
             .break_words(false);
         textwrap::fill(line, options) + "\n"
     };

@@ -25,7 +25,8 @@ pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
     }))
 }
 
-/// Receives SIGINT (Ctrl-C) and SIGTERM for `run`. They do not end the program by themselves: until the job has ended,
+/// Receives SIGINT (Ctrl-C) and SIGTERM for `run`. (SIGHUP, of a closed terminal, ends `run` alone: the job goes on.) They
+/// do not end the program by themselves: until the job has ended,
 /// the first one makes it stop the MiniCluster.
 pub struct Interrupts {
     interrupt: Signal,

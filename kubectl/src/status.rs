@@ -8,6 +8,7 @@ use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
 use flux_shared::printable::printable;
 use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::Value;
@@ -121,16 +122,20 @@ async fn events(target: &Target, cluster: &MiniCluster, lead: Option<&Pod>) -> V
                 .unwrap_or_default(),
         );
     }
-    let time = |event: &Event| {
-        let last = event.last_timestamp.as_ref().map(|time| time.0);
-        last.or(event.event_time.as_ref().map(|time| time.0)).or(event
-            .metadata
-            .creation_timestamp
-            .as_ref()
-            .map(|time| time.0))
-    };
-    all.sort_by_key(time);
+    all.sort_by_key(last_time);
     all
+}
+
+/// When an event has last occurred. (A scheduler's event that occurs again has only the time of its `series`.)
+fn last_time(event: &Event) -> Option<Timestamp> {
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|series| series.last_observed_time.as_ref());
+    let event_time = series.or(event.event_time.as_ref()).map(|time| time.0);
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    let created = event.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    event_time.max(last).or(created)
 }
 
 fn uids<'a>(cluster: &'a MiniCluster, lead: Option<&'a Pod>) -> Vec<&'a String> {
@@ -377,6 +382,21 @@ mod tests {
             "spec": { "size": 2, "containers": [{ "image": "a" }] }, "status": status,
         });
         serde_json::from_value(cluster).unwrap()
+    }
+
+    #[test]
+    fn event_that_occurs_again_is_a_late_one() {
+        let time = |text: &str| {
+            let event: Event = serde_json::from_str(text).unwrap();
+            last_time(&event).map(|time| time.as_second())
+        };
+        let about = r#""involvedObject": {}, "metadata": { "creationTimestamp": "1970-01-01T00:00:09Z" }"#;
+        let of = |times: &str| time(&format!("{{ {times} {about} }}"));
+        assert_eq!(of(""), Some(9));
+        assert_eq!(of(r#""lastTimestamp": "1970-01-01T00:00:20Z","#), Some(20));
+        let again = r#""eventTime": "1970-01-01T00:00:10.000000Z",
+            "series": { "count": 3, "lastObservedTime": "1970-01-01T00:00:30.000000Z" },"#;
+        assert_eq!(of(again), Some(30));
     }
 
     #[test]

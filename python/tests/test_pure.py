@@ -28,6 +28,7 @@ from flux_minicluster.errors import remedy_for
 from flux_minicluster.manifest import Wanted
 from flux_minicluster.observed import Observed, is_overdue, runner_of
 from flux_minicluster.progress import Stage, State, stages
+from flux_minicluster.report import _time as report_time
 from flux_minicluster.report import build
 from flux_minicluster.result import Result, code_of
 from flux_minicluster.resume import Resume
@@ -642,6 +643,16 @@ def test_screen_shows_no_terminal_codes_from_the_cluster(
     assert re.sub(r"[\n\t]", " ", PRINTABLE) + "\n" in shown
     chosen.put(CODES.encode())
     assert capsys.readouterr().out == CODES, "the job's own output"
+
+
+def test_event_that_occurs_again_is_a_late_one() -> None:
+    again = {
+        "eventTime": "2026-01-01T00:00:10Z",
+        "series": {"lastObservedTime": "2026-01-01T00:00:30Z"},
+        "metadata": {"creationTimestamp": "2026-01-01T00:00:09Z"},
+    }
+    assert report_time(again) == "2026-01-01T00:00:30Z"
+    assert report_time({**again, "series": None}) == "2026-01-01T00:00:10Z"
 
 
 def test_report_errors_and_warnings_have_no_terminal_codes(caplog: pytest.LogCaptureFixture) -> None:

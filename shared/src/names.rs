@@ -94,10 +94,7 @@ pub fn is_dns_label(text: &str) -> bool {
 
 fn is_label_of_any_length(text: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !text.is_empty()
-        && text.bytes().all(is_allowed)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
+    !text.is_empty() && text.bytes().all(is_allowed) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 /// Whether `text` is a DNS subdomain to Kubernetes: labels of any length with dots between, 253 characters at most.

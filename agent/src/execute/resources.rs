@@ -19,7 +19,8 @@ const MODE: Mode = Mode(0o644);
 
 impl Executor<'_> {
     /// Makes Flux use the R that a snippet has written. If no snippet has, or if the R cannot be used and the
-    /// step is not strict, Flux does what it would have done without snippets ([`Self::use_agents`]).
+    /// step is not strict, Flux does what it would have done without snippets ([`Self::use_agents`]). A file that cannot
+    /// be read fails in any case.
     pub(super) fn take_resources(&mut self, step: &SnippetResources) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
@@ -33,7 +34,7 @@ impl Executor<'_> {
         let bytes = match read(&r_file) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return self.use_agents(step, agents_r.is_some().then_some("a snippet has removed it"));
+                return self.use_agents(step, agents_r.is_some().then_some("no file is there any more"));
             }
             Err(error) => return Err(Failure::write("read", &r_file, &error)),
         };

@@ -76,7 +76,7 @@ async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name },
         "spec": {
             "size": 2, "gang": gang,
-            // Without affinity, each pod starts as soon as it can.
+            // The Service of an earlier round may still exist. Without affinity, each pod starts as soon as it can.
             "network": { "headlessName": name, "disableAffinity": true },
             "pod": { "schedulerName": scheduler() },
             "containers": [{

@@ -154,7 +154,7 @@ fn trace_of_a_failed_run_has_every_step_and_the_exit_code() {
         let spans = trace_of(&fixture, &cluster).await;
         let root = format!("MiniCluster {}/fails", fixture.namespace);
         for step in STEPS {
-            // A pod has a stage of this name, too.
+            // A pod's stage may have the same name, as `job` has.
             let below = spans
                 .iter()
                 .filter(|span| span["Name"] == step && span["Parent ID"] == named(&spans, &root)["ID"])

@@ -143,7 +143,10 @@ def build(
 
 
 def _time(event: dict[str, Any]) -> str:
-    return event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or ""
+    # A scheduler's event that occurs again has only the time of its `series`.
+    event_time = (event.get("series") or {}).get("lastObservedTime") or event.get("eventTime") or ""
+    last = max(event_time, event.get("lastTimestamp") or "")
+    return last or event["metadata"].get("creationTimestamp") or ""
 
 
 def _warning(event: dict[str, Any]) -> Warning_:

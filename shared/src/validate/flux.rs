@@ -491,15 +491,18 @@ fn generated_hosts(
     report: &mut Report,
 ) -> String {
     let mut lists = Vec::new();
-    let own_size = sizes.max_size;
+    let largest_size = sizes.max_size;
     match lead {
-        None => lists.push(hostlist::range(name, 0, own_size - 1)),
+        None => lists.push(hostlist::range(name, 0, largest_size - 1)),
         Some(lead) => {
             lists.push(lead.address.clone().unwrap_or_default());
+            if lead.size.is_some_and(|size| size < 0) {
+                report.problem("spec.flux.leadBroker.size", "must not be negative");
+            }
             let size = lead
                 .size
                 .filter(|size| *size > 0)
-                .map_or(own_size, i32::unsigned_abs);
+                .map_or(largest_size, i32::unsigned_abs);
             if size > 1 {
                 lists.push(hostlist::range(
                     lead.name.as_deref().unwrap_or_default(),
@@ -511,7 +514,10 @@ fn generated_hosts(
     }
     for (i, cluster) in bursting.clusters.iter().enumerate() {
         let field = format!("spec.flux.bursting.clusters[{i}]");
-        let size = cluster.size.filter(|size| *size != 0).unwrap_or(own_size as i32);
+        let size = cluster
+            .size
+            .filter(|size| *size != 0)
+            .unwrap_or(largest_size as i32);
         if size < 1 || size as usize > hostlist::MAX_HOSTS {
             report.problem(
                 format!("{field}.size"),

@@ -90,7 +90,8 @@ pub fn broken(
             broken.push("a failed program started again with restartPolicy Never".into());
         }
     }
-    // Not checked with OnFailure: the operator may miss restarts of a lead that was lost.
+    // Not checked with OnFailure: the operator may miss restarts of a lead that was lost. A suspension counts as a restart
+    // only if the operator has seen the lead's container start.
     let counted = 1 + number("restartCount") + wanted.suspensions;
     if !wanted.is_retried && runs.len() as u64 > counted {
         broken.push(format!("{} starts, and the status counts {counted}", runs.len()));
@@ -116,7 +117,7 @@ pub fn broken(
         starts_in_place(wanted, status)
     };
     if disturbances.is_empty() && number("restartCount") > after_failures {
-        broken.push("it restarted though no pod of it was taken away".into());
+        broken.push("it restarted though none of its pods was removed".into());
     }
     broken.extend(wrong_end(wanted, runs.last(), status, disturbances));
     broken
@@ -161,7 +162,7 @@ fn wrong_end(
                 >= wanted.backoff_limit
                 || (reason == "PodLost" && used("maxRestartsUsed") >= wanted.max_restarts);
             if disturbances.is_empty() {
-                Some(format!("Failed ({reason}) though no pod of it was taken away"))
+                Some(format!("Failed ({reason}) though none of its pods was removed"))
             } else if !has_no_restart_left {
                 Some(format!("Failed ({reason}) though a restart was left"))
             } else {
@@ -377,7 +378,7 @@ mod tests {
         let without_cause = broken(&wanted(0), &lost, &status(1), &[]);
         assert_eq!(
             without_cause,
-            ["Failed (LeadLost) though no pod of it was taken away"]
+            ["Failed (LeadLost) though none of its pods was removed"]
         );
     }
 

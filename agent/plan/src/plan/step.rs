@@ -152,7 +152,7 @@ pub struct SnippetResources {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<(String, String)>,
     pub owner: Owner,
-    /// Whether the container fails if R cannot be used. Otherwise Flux uses the agent's own R
+    /// Whether the container fails if R can be read, but not used. Otherwise Flux uses the agent's own R
     /// ([`Self::falls_back_to_agents_r`]) or the resources that each broker discovers.
     pub strict: bool,
 }

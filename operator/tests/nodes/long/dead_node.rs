@@ -1,5 +1,5 @@
-//! A node that is off for so long that its pods are evicted. Kubernetes deletes none of them until the node
-//! is back, is deleted, or is marked as certainly off: until then nobody knows whether a program runs there.
+//! A node that is off or cut off while pods on it are evicted, deleted or ended. Kubernetes removes none of them until
+//! the node is back, is deleted, or is marked as certainly off: until then nobody knows whether a program runs there.
 
 use serde_json::{Value, json};
 

@@ -260,7 +260,7 @@ block! {
         /// Port at which this cluster reaches it.
         #[serde(default = "broker_port")]
         pub port: i32,
-        /// Number of hosts of its MiniCluster. Default: this cluster's size.
+        /// Number of hosts of its MiniCluster. Default: this cluster's largest size.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub size: Option<i32>,
         /// Alias of bursting.hostlist, for existing manifests.
@@ -286,7 +286,7 @@ block! {
         /// Prefix of its hosts. Default: burst-N, N being its position from 0.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub name: Option<String>,
-        /// Number of its hosts. Default: this cluster's size.
+        /// Number of its hosts. Default: this cluster's largest size.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub size: Option<i32>,
     }

@@ -138,11 +138,12 @@ impl World {
                 }
             }
             Decision::Wait => {
-                let status = MiniClusterStatus {
-                    reason: Some("WaitingForPods".into()),
-                    ..known
-                };
-                self.write(status);
+                if may_write() {
+                    self.write(MiniClusterStatus {
+                        reason: Some("WaitingForPods".into()),
+                        ..known
+                    });
+                }
             }
             Decision::Continue if previous_status::is_finished(&known) => {}
             Decision::Continue => self.create_job_or_write_status(known, now, may_write),
