@@ -113,14 +113,25 @@ pub async fn create_and_follow(mut target: Target, args: &Args, output: Output) 
         name: &name,
         uid: &uid,
     };
-    let followed = follow::until_end(&target, id, &screen, &mut interrupts, is_interrupted).await;
+    let is_kept = args.wanted.keep;
+    let should_expire =
+        !is_kept && !created.spec.cleanup && created.spec.ttl_seconds_after_finished.is_none();
+    let followed = follow::until_end(
+        &target,
+        id,
+        &screen,
+        &mut interrupts,
+        is_interrupted,
+        should_expire,
+    )
+    .await;
     screen.end();
     let followed = followed?;
     if let Some(text) = followed.end.text(&target.access, &name) {
         screen.say(&text);
     }
     tokio::select! {
-        text = tidy_up(&target, id, &followed, args.wanted.keep) => text.iter().for_each(|text| screen::tell(text)),
+        text = tidy_up(&target, id, &followed, is_kept) => text.iter().for_each(|text| screen::tell(text)),
         () = interrupts.next() => screen::tell(&format!(
             "it is unknown whether {name} will be deleted: {} deletes it",
             target.access.command("stop --now", &name)

@@ -12,6 +12,7 @@ use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::{self, Event};
+use serde_json::json;
 
 use crate::failure::{FAILED, Failure, UNREAD};
 use crate::logs::{self, Resume};
@@ -25,6 +26,8 @@ use crate::target::{Access, Changes, Target};
 
 use super::{MOST_ATTEMPTS, RETRY_PAUSE, retry};
 
+/// `ttlSecondsAfterFinished` of an interrupted MiniCluster. `run` has it deleted earlier, unless `run` is killed.
+const TIME_TO_LIVE: u32 = 300;
 /// Exit code after an interruption, as in shells: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
@@ -112,6 +115,8 @@ struct FollowState<'a> {
     name: &'a str,
     uid: &'a str,
     screen: &'a Screen,
+    /// As in [`until_end`].
+    should_expire: bool,
     snapshot: Snapshot,
     /// The pods of a list that is not complete yet, by name.
     listed: BTreeMap<String, Pod>,
@@ -153,17 +158,20 @@ pub struct Followed {
     pub time_to_live: Option<i32>,
 }
 
-/// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed while it was created.
+/// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed while it was created. `should_expire`: after
+/// an interruption, the operator deletes the MiniCluster some time after its end, even if this program is killed.
 pub async fn until_end(
     target: &Target,
     id: ClusterId<'_>,
     screen: &Screen,
     interrupts: &mut Interrupts,
     is_interrupted: bool,
+    should_expire: bool,
 ) -> Result<Followed, Failure> {
     let (mut clusters, mut pods) = (target.watch(id.name), target.watch_pods_of(id.name));
     let api = target.pods();
     let mut state = FollowState::new(target, id, screen);
+    state.should_expire = should_expire;
     let stopping = is_interrupted.then(|| state.begin_stop());
     let end = state
         .handle_events(&mut clusters, &mut pods, interrupts, stopping, &api)
@@ -184,6 +192,7 @@ impl<'a> FollowState<'a> {
             name: id.name,
             uid: id.uid,
             screen,
+            should_expire: false,
             snapshot: Snapshot::default(),
             listed: BTreeMap::new(),
             read: BTreeSet::new(),
@@ -319,13 +328,21 @@ impl<'a> FollowState<'a> {
 
     /// Prints that the MiniCluster is being shut down; returns the future that does it.
     fn begin_stop(&mut self) -> Stopping<'a> {
-        let (target, name, uid) = (self.target, self.name, self.uid);
+        let (target, name, uid, should_expire) = (self.target, self.name, self.uid, self.should_expire);
         self.interrupts += 1;
         self.screen.end();
         self.screen.say(&format!(
             "shutting down {name}; press Ctrl-C again to delete it without waiting"
         ));
-        Box::pin(stop::in_order(target, name, Some(uid)))
+        let expiring = async move {
+            if should_expire {
+                let spec = json!({ "ttlSecondsAfterFinished": TIME_TO_LIVE });
+                // If this fails, `run` still has the MiniCluster deleted.
+                let _ = stop::patch(target, name, Some(uid), spec).await;
+            }
+        };
+        let stopping = stop::in_order(target, name, Some(uid));
+        Box::pin(async move { tokio::join!(expiring, stopping).1 })
     }
 
     /// Records and prints that a part of the output was not printed.
@@ -567,7 +584,7 @@ fn restart_of(status: &MiniClusterStatus, container_restarts: i32) -> String {
 #[cfg(test)]
 mod tests {
     use flux_shared::crd::v1alpha2::Restart;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
     use crate::testing::{Answer, Log, LogEnd, answering, failed, failing_plugin};
@@ -607,7 +624,7 @@ mod tests {
         });
         let id = ClusterId { name: "mc", uid: "u" };
         let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
-        until_end(&target, id, &screen, &mut interrupts, false)
+        until_end(&target, id, &screen, &mut interrupts, false, false)
             .await
             .unwrap()
     }
@@ -617,7 +634,7 @@ mod tests {
         let (target, _) = answering(|_| failed(401));
         let id = ClusterId { name: "mc", uid: "u" };
         let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
-        let failure = until_end(&target, id, &screen, &mut interrupts, false)
+        let failure = until_end(&target, id, &screen, &mut interrupts, false, false)
             .await
             .err()
             .unwrap();
@@ -632,7 +649,7 @@ mod tests {
         let id = ClusterId { name: "mc", uid: "u" };
         let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
         let begin = tokio::time::Instant::now();
-        let failure = until_end(&target, id, &screen, &mut interrupts, false)
+        let failure = until_end(&target, id, &screen, &mut interrupts, false, false)
             .await
             .err()
             .unwrap();

@@ -331,6 +331,25 @@ fn stop_before_start_stops_pods_without_delete_permission() {
     });
 }
 
+/// `docker stop` and CI systems send SIGKILL soon after SIGTERM.
+#[test]
+fn stopped_run_leaves_no_minicluster_when_killed() {
+    test("killed", async |fixture| {
+        let person = user_of(&fixture);
+        for (name, more, time_to_live) in [("mc", &[][..], Some(300)), ("kept", &["--keep"], None)] {
+            let arguments = [&["run", "--name", name], more, &["app:1", "--", "true"]].concat();
+            let mut run = person.start(&arguments);
+            let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
+            read_until(&mut lines, "created MiniCluster").await;
+            send("-TERM", &run);
+            read_until(&mut lines, "suspended ").await;
+            run.kill().await.unwrap();
+            let spec = fixture.get(name).await.spec;
+            assert_eq!(spec.ttl_seconds_after_finished, time_to_live, "{name}");
+        }
+    });
+}
+
 #[test]
 fn run_fails_when_its_minicluster_is_deleted() {
     test("deleted", async |fixture| {
