@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,9 @@ use crate::progress::{Stage, State};
 /// In a pipe, shortest time between two lines of a stage whose state is the same. Without it, the start of 64 pods
 /// could print 64 lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Time until another attempt to write to an output that takes no more now.
+const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Time between two turns of the spinner.
 pub const TURN: Duration = Duration::from_millis(120);
@@ -194,14 +197,29 @@ fn put(bytes: &[u8]) -> Result<(), Failure> {
     if let Some(last) = bytes.last() {
         HAS_LINE_ENDED.store(*last == b'\n', Ordering::Relaxed);
     }
-    let mut output = std::io::stdout();
-    output
-        .write_all(bytes)
-        .and_then(|()| output.flush())
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Failure::Unread,
-            _ => Failure::on_this_machine("write the output")(error),
-        })
+    write_whole(&mut std::io::stdout(), bytes).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::Unread,
+        _ => Failure::on_this_machine("write the output")(error),
+    })
+}
+
+/// Writes and flushes all bytes, also if the parent of this program has set O_NONBLOCK for the output.
+fn write_whole(output: &mut impl Write, mut bytes: &[u8]) -> std::io::Result<()> {
+    loop {
+        let written = if bytes.is_empty() {
+            output.flush().map(|()| 0)
+        } else {
+            output.write(bytes)
+        };
+        match written {
+            Ok(0) if bytes.is_empty() => return Ok(()),
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(FULL_PAUSE),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// As `put`, on another thread: while the reader of standard output does not read (`| less`), signals and events are
@@ -268,7 +286,7 @@ fn flush_errors() {
         let bytes = std::mem::take(&mut unwritten.bytes);
         drop(unwritten);
         // If standard error is closed, there is no other place for the message.
-        let _ = output.write_all(&bytes);
+        let _ = write_whole(&mut output, &bytes);
     }
 }
 
@@ -372,6 +390,22 @@ mod tests {
         assert!(text.contains("half a linerest\n"), "{text}");
         assert!(messages.contains("message\n\u{fffd}[2Jmessage\n"), "{messages}");
         assert!(!messages.contains("\n\n"), "{messages}");
+    }
+
+    /// The parent of this program may have set O_NONBLOCK for standard output.
+    #[test]
+    fn output_that_would_block_is_written_whole() {
+        let (mut reader, mut writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        writer.set_nonblocking(true).unwrap();
+        let bytes: Vec<u8> = (0..2_000_000_u32).map(|number| number as u8).collect();
+        let written = bytes.clone();
+        let thread = std::thread::spawn(move || write_whole(&mut writer, &written).unwrap());
+        // The socket's buffer is full by then.
+        std::thread::sleep(Duration::from_millis(100));
+        let mut read = vec![0; bytes.len()];
+        std::io::Read::read_exact(&mut reader, &mut read).unwrap();
+        thread.join().unwrap();
+        assert!(read == bytes);
     }
 
     #[test]

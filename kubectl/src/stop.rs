@@ -381,6 +381,15 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
                      the Job, or ask for the permission `delete`)"
                 ))(error));
             }
+            let reason = cluster
+                .status
+                .as_ref()
+                .and_then(|status| status.reason.as_deref());
+            if reason == Some(Reason::Invalid.name()) {
+                return Err(Failure::call(format!(
+                    "delete MiniCluster {name}, whose Job follows `spec.suspend` only with a valid spec"
+                ))(error));
+            }
             change(target, name, uid, json!({ "suspend": true }), "stop")
                 .await
                 .map(|_| Way::Suspended)
@@ -808,6 +817,24 @@ mod tests {
             let (way, patches) = stop(cluster).await;
             assert_eq!((way.unwrap(), patches), (Way::Suspended, 1));
         }
+    }
+
+    #[tokio::test]
+    async fn invalid_minicluster_is_not_suspended_without_delete_right() {
+        let mut cluster = cluster("u");
+        cluster["status"]["reason"] = "Invalid".into();
+        let (target, requests) = answering(move |request| {
+            if request.starts_with("DELETE") {
+                failed(403)
+            } else if request.contains("/jobs/mc") {
+                failed(404)
+            } else {
+                Answer::Json(200, cluster.clone())
+            }
+        });
+        let failure = at_once(&target, "mc", None).await.unwrap_err().to_string();
+        assert!(failure.contains("only with a valid spec"), "{failure}");
+        assert_eq!(count(&requests.lock().unwrap(), "PATCH"), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -446,6 +446,13 @@ impl Absence {
         {
             return Err(LeadAbsent::Gone);
         }
+        // While the name is gone, and that is to end this pod earlier than a silence would, the silence does not count. A
+        // new wait may begin with a silence, but not with a name that is gone.
+        let is_gone_first =
+            gone_limit.is_some_and(|gone| silence_limit.is_none_or(|silence| gone <= silence));
+        if self.name_gone_since.is_some() && is_gone_first {
+            return Ok(());
+        }
         match (self.silent_since, &self.missing) {
             (Some(since), Some(missing)) if has_passed(since, silence_limit) => {
                 Err(LeadAbsent::Silent(missing.clone()))
@@ -696,5 +703,20 @@ mod tests {
         assert_eq!(absence.within(at_once, None), Ok(()));
         absence.note(None);
         assert_eq!(absence.within(at_once, at_once), Ok(()));
+    }
+
+    #[test]
+    fn gone_name_outweighs_a_silence_from_before_the_wait() {
+        let no_name = Missing::Name(NameError::NoSuchName([127, 0, 0, 53].into()));
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let mut absence = Absence {
+            silent_since: Instant::now().checked_sub(Duration::from_secs(300)),
+            ..Absence::default()
+        };
+        absence.note(Some(no_name.clone()));
+        assert_eq!(absence.within(seconds(60), seconds(200)), Ok(()));
+        let silent = Err(LeadAbsent::Silent(no_name));
+        assert_eq!(absence.within(seconds(250), seconds(200)), silent);
+        assert_eq!(absence.within(None, seconds(200)), silent);
     }
 }

@@ -9,6 +9,7 @@ use flux_shared::paths::{VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS};
 
 use crate::report::failure::Failure;
 use crate::system::below;
+use crate::view::tree::reading;
 
 /// The view's folder in the image whose root is `root`.
 pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
@@ -30,7 +31,10 @@ pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
     if let Some(path) = linked {
         return Ok(path);
     }
-    let folders = folders_in(&views).map_err(|error| Failure::write("read", &views, &error))?;
+    let folders = match folders_in(&views) {
+        Err(_) if link.is_dir() => return Ok(link),
+        folders => folders.map_err(reading(&views))?,
+    };
     match folders.as_slice() {
         [one] => Ok(one.clone()),
         // An image with a folder in place of the link, or, if `root` is `/`, a link that leads elsewhere.
@@ -64,12 +68,15 @@ mod tests {
     #[test]
     fn folder_of_views_that_cannot_be_read_is_not_an_empty_one() {
         let root = tempfile::tempdir().unwrap();
-        let category = || find_view(root.path()).unwrap_err().category;
-        assert_eq!(category(), Category::ViewMissing);
         let views = below(root.path(), VIEW_IMAGE_VIEWS);
         fs::create_dir_all(views.parent().unwrap()).unwrap();
         // A file: root, whom the tests run as, may read every folder.
         fs::write(&views, "").unwrap();
-        assert_eq!(category(), Category::WriteFailed);
+        let failure = find_view(root.path()).unwrap_err();
+        assert!(failure.cause.starts_with("failed to read "), "{}", failure.cause);
+        // An image with a folder in place of the link needs no folder of views.
+        let link = below(root.path(), VIEW_IMAGE_LINK);
+        fs::create_dir_all(&link).unwrap();
+        assert_eq!(find_view(root.path()).unwrap(), link);
     }
 }

@@ -621,9 +621,10 @@ impl<'a> PodSummary<'a> {
         self.lead.is_some_and(|lead| lead.is_running)
     }
 
-    /// Whether the lead has ended. The other pods may still be ending.
-    fn lead_has_ended(&self) -> bool {
-        self.lead.is_some_and(|lead| lead.exit.is_some())
+    /// Whether the lead has ended with exit code 0. The other pods may still be ending.
+    fn lead_has_succeeded(&self) -> bool {
+        let exit = self.lead.and_then(|lead| lead.exit.as_ref());
+        exit.is_some_and(|exit| exit.code == 0)
     }
 
     /// Number of pods that must be ready: the quorum without followers that have completed. At least 1, for the lead.

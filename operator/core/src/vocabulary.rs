@@ -112,7 +112,7 @@ conditions! {
         "it has not been created; the reason says why";
     JobWaitingForResources:
         "not all pods run yet",
-        "all pods run, or none is wanted";
+        "all pods run, or none is wanted, or the lead has ended with exit code 0";
     JobRunning:
         "the lead's container runs; `Unknown` where its node does not answer",
         "the lead's container does not run";

@@ -57,11 +57,6 @@ pub(super) async fn create_or_update(
     let action = next_action::decide(target, cluster, &observed, headless.as_deref(), server_now);
     // Without a valid spec, the action is `Nothing`.
     let Some(cluster) = cluster else {
-        if let Some(patch) = next_action::suspension_without_valid_spec(target, &observed) {
-            let (index, writer) = (&context.index, &context.writer);
-            writer.patch_job(index, &target.key, &patch).await?;
-            tracing::info!("suspended the Job of an invalid spec");
-        }
         return Ok(Done::All);
     };
     let seconds_left = seconds_left(target, cluster, &observed, context);

@@ -3,17 +3,15 @@
 use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::{Value, json};
 
 use crate::decide::{remaining, restart};
-use crate::labels;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, end_of, end_of_lead};
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
 use crate::previous_status;
-use crate::render::elastic::{Elastic, RESIZING};
+use crate::render::elastic::Elastic;
 use crate::render::{RenderFacts, spec_hash};
 use crate::target::Target;
 use crate::vocabulary::ConditionType;
@@ -257,27 +255,6 @@ fn is_to_be_replaced(status: &MiniClusterStatus, job: &JobSeen, observed: &Obser
     is_deleted_early || restart::is_given_up(status, job)
 }
 
-/// The patch that suspends the Job of a MiniCluster whose spec is not valid, for example since an upgrade: such a Job runs
-/// on, but a stop must not wait for a valid spec. None: nothing is to be done, or somebody has resumed the Job since.
-pub fn suspension_without_valid_spec(target: &Target, observed: &Observed) -> Option<Value> {
-    let job = observed.job_of(&target.uid)?;
-    let elastic = Elastic {
-        size: job.completions,
-        suspend: target.spec.as_ref().ok()?.suspend,
-    };
-    let maximum = facts(&target.uid, &target.status, job).maximum_size;
-    let is_wanted = elastic.suspend == Some(true)
-        && !elastic.is_suspend_applied(job.rendered_hash.as_deref(), maximum.unwrap_or(elastic.size));
-    let can_be_suspended =
-        !target.is_deleting && !job.is_suspended && job.queue.is_none() && !is_over(target, job);
-    (is_wanted && can_be_suspended).then(|| {
-        // A resize that is not complete stays so.
-        let mark = if job.is_resizing { RESIZING } else { "" };
-        let annotations = json!({ labels::RENDERED_HASH: format!("{mark}{}", elastic.hash()) });
-        json!({ "metadata": { "uid": job.uid, "annotations": annotations }, "spec": { "suspend": true } })
-    })
-}
-
 /// Whether the Job ends or goes. `restart` decides whether another one is created.
 fn is_over(target: &Target, job: &JobSeen) -> bool {
     let status = &target.status;
@@ -424,47 +401,6 @@ mod tests {
             ..testing::target("uid", status)
         };
         super::decide(&target, Some(&cluster), &observed, Some(&service), now())
-    }
-
-    #[test]
-    fn invalid_spec_still_suspends_its_job() {
-        let patch = |suspend: Option<bool>, job: JobSeen| {
-            let mut target = testing::target("uid", &MiniClusterStatus::default());
-            let spec = json!({ "containers": [{ "image": "app:1" }], "suspend": suspend });
-            target.spec = Ok(serde_json::from_value(spec).unwrap());
-            let observed = Observed {
-                job: Some(job),
-                ..Observed::default()
-            };
-            assert_eq!(
-                super::decide(&target, None, &observed, None, now()),
-                NextAction::Nothing
-            );
-            suspension_without_valid_spec(&target, &observed)
-        };
-        let written = patch(Some(true), job(2)).unwrap();
-        assert_eq!(written["metadata"]["uid"], "job");
-        assert_eq!(written["spec"], json!({ "suspend": true }));
-        let hash = written["metadata"]["annotations"][labels::RENDERED_HASH].as_str();
-        let applied = JobSeen {
-            rendered_hash: hash.map(str::to_owned),
-            ..job(2)
-        };
-        assert_eq!(patch(Some(true), applied), None, "somebody has resumed it");
-        let queued = JobSeen {
-            queue: Some("team".into()),
-            ..job(2)
-        };
-        let ended = JobSeen {
-            is_deleting: true,
-            ..job(2)
-        };
-        for job in [queued, ended] {
-            assert_eq!(patch(Some(true), job), None);
-        }
-        for suspend in [None, Some(false)] {
-            assert_eq!(patch(suspend, job(2)), None);
-        }
     }
 
     fn job(size: u32) -> JobSeen {

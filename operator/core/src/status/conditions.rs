@@ -230,7 +230,7 @@ fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statemen
     const TYPE: ConditionType = ConditionType::JobWaitingForResources;
     let waits = summary.running < summary.wanted.saturating_sub(summary.completed_followers);
     match state {
-        JobState::Active if summary.lead_has_ended() => lead_does_not_run(TYPE),
+        JobState::Active if summary.lead_has_succeeded() => lead_does_not_run(TYPE),
         JobState::Active if waits && !outcome.reason.is_empty() => {
             Statement::new(TYPE, True, outcome.reason.clone(), outcome.message.clone())
         }
@@ -310,7 +310,7 @@ fn reconciling(
 ) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Reconciling;
     match state {
-        _ if is_stalled || ready.status == True || summary.lead_has_ended() => None,
+        _ if is_stalled || ready.status == True || summary.lead_has_succeeded() => None,
         JobState::NotRequested if ready.reason != Reason::NotRequested => Some(Statement::new(
             TYPE,
             True,
