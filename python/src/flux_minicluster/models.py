@@ -36,7 +36,7 @@ class Commands(BaseModel):
     init: str | None = None
     """Runs first, on every pod."""
     post: str | None = None
-    """After Flux has ended."""
+    """After Flux has ended; on a sidecar, after its command."""
     pre: str | None = None
     """On every pod, before Flux."""
     pre_broker: Annotated[str | None, Field(alias="preBroker")] = None
@@ -46,9 +46,9 @@ class Commands(BaseModel):
     prefix: str | None = None
     """Command put before submit, batch, the launcher's command, the broker and the followers' start."""
     run_flux_as_root: Annotated[bool | None, Field(alias="runFluxAsRoot")] = None
-    """Run Flux as root, even with fluxUser."""
+    """Run Flux as the container's own user (root), even with fluxUser."""
     script: str | None = None
-    """A script to run instead of command; `\\$` becomes `$`, the rest is kept byte for byte."""
+    """A script to run instead of command; `\\$` becomes `$`. Without a `#!`, the image's shell runs it."""
     service_pre: Annotated[str | None, Field(alias="servicePre")] = None
     """On sidecars, before the wait for the broker's socket."""
     worker_pre: Annotated[str | None, Field(alias="workerPre")] = None
@@ -267,8 +267,9 @@ class Container(BaseModel):
     """With batch: the command is the batch script itself."""
     command: str | None = None
     """
-    On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the
-    cluster stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
+    On the Flux runner: the job's command, split into arguments with POSIX quoting; without one (or
+    commands.script), the cluster stays up. On a sidecar: shell source. On a service: replaces the image's
+    entrypoint.
     """
     commands: Commands | None = None
     """Snippets and wrappers around the start of Flux."""
@@ -343,7 +344,7 @@ class Cluster(BaseModel):
     name: str | None = None
     """Prefix of its hosts. Default: burst-N, N being its position from 0."""
     size: int | None = None
-    """Number of its hosts. Default: this cluster's size."""
+    """Number of its hosts. Default: this cluster's largest size."""
 
 
 class LeadBroker(BaseModel):
@@ -358,7 +359,7 @@ class LeadBroker(BaseModel):
     port: int | None = 8050
     """Port at which this cluster reaches it."""
     size: int | None = None
-    """Number of hosts of its MiniCluster. Default: this cluster's size."""
+    """Number of hosts of its MiniCluster. Default: this cluster's largest size."""
 
 
 class Bursting(BaseModel):
@@ -458,7 +459,7 @@ class Flux(BaseModel):
     curve_cert_secret: Annotated[str | None, Field(alias="curveCertSecret")] = None
     """A Secret whose key curve.cert is the curve certificate, in place of curveCert."""
     disable_socket: Annotated[bool | None, Field(alias="disableSocket")] = None
-    """Leave the broker's socket at Flux's default path, which other containers do not see."""
+    """Leave the broker's socket at Flux's default path: `local-<rank>` in its run directory."""
     environment: dict[str, str] | None = None
     """Environment of the brokers, and so of the jobs; also set by flux-view.sh."""
     heartbeat_timeout: Annotated[str | None, Field(alias="heartbeatTimeout")] = None
@@ -480,7 +481,7 @@ class Flux(BaseModel):
     log_level: Annotated[int | None, Field(alias="logLevel")] = 6
     """
     Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet
-    sets 0.
+    sets 0, logging.zeromq 7.
     """
     metrics_port: Annotated[int | None, Field(alias="metricsPort")] = None
     """
@@ -488,7 +489,7 @@ class Flux(BaseModel):
     Prometheus at /metrics, as JSON at /metrics.json. Without authentication. Default: none.
     """
     minimal_service: Annotated[bool | None, Field(alias="minimalService")] = None
-    """Create a Service for the lead only, instead of a headless Service for all pods."""
+    """The headless Service names only the lead, not all pods, if all MiniClusters that share it set this."""
     munge_secret: Annotated[str | None, Field(alias="mungeSecret")] = None
     """Secret to mount at /etc/munge."""
     no_wait_socket: Annotated[bool | None, Field(alias="noWaitSocket")] = None
@@ -514,8 +515,8 @@ class Flux(BaseModel):
 
 class FluxRestful(BaseModel):
     """
-    The Flux RESTful API, which the lead serves if the cluster has no command or script and is not
-    interactive. Unset: not served.
+    The Flux RESTful API, which the lead serves if the cluster has no command, script or diagnostics and is
+    not interactive. Unset: not served.
     """
 
     branch: str | None = None
@@ -728,8 +729,9 @@ class Service(BaseModel):
     """With batch: the command is the batch script itself."""
     command: str | None = None
     """
-    On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the
-    cluster stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
+    On the Flux runner: the job's command, split into arguments with POSIX quoting; without one (or
+    commands.script), the cluster stays up. On a sidecar: shell source. On a service: replaces the image's
+    entrypoint.
     """
     commands: Commands | None = None
     """Snippets and wrappers around the start of Flux."""
@@ -880,8 +882,8 @@ class MiniClusterSpec(BaseModel):
     """Options of Flux, and of the container that provides it."""
     flux_restful: Annotated[FluxRestful | None, Field(alias="fluxRestful")] = None
     """
-    The Flux RESTful API, which the lead serves if the cluster has no command or script and is not
-    interactive. Unset: not served.
+    The Flux RESTful API, which the lead serves if the cluster has no command, script or diagnostics and is
+    not interactive. Unset: not served.
     """
     gang: Literal["", "on", "off", "auto"] | None = None
     """
@@ -892,8 +894,8 @@ class MiniClusterSpec(BaseModel):
     """
     interactive: bool | None = None
     """
-    Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it
-    with 0.
+    Start the broker without a program (diagnostics run anyway) and keep it up, for `kubectl exec`.
+    `flux shutdown` then ends it with 0.
     """
     job_labels: Annotated[dict[str, str] | None, Field(alias="jobLabels")] = None
     """Labels of the Job object (not of its pods)."""
@@ -962,7 +964,10 @@ class MiniClusterSpec(BaseModel):
     ] = None
     """Delete the MiniCluster this many seconds after the job has finished. Default: never."""
     users: list[User] | None = None
-    """Users to create on every pod, each with a generated password, or a chosen one of 8 characters at most."""
+    """
+    Users to create on every pod, which needs root. Each has a generated password, or a chosen one of 8
+    characters at most.
+    """
     volumes: dict[str, SpecVolume] | None = None
     """
     Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts
@@ -1060,7 +1065,7 @@ class MiniClusterStatus(BaseModel):
     max_restarts_used: Annotated[int | None, Field(alias="maxRestartsUsed")] = None
     """Number of restarts that count towards maxRestarts."""
     maximum_size: Annotated[int | None, Field(alias="maximumSize")] = None
-    """Largest size allowed, fixed when the cluster was created."""
+    """Largest size allowed, fixed when the first Job was created."""
     message: str | None = None
     """Reason for the phase, in one sentence."""
     observed_generation: Annotated[int | None, Field(alias="observedGeneration")] = None

@@ -10,6 +10,7 @@ use super::controller_uid;
 use crate::labels;
 use crate::observe::partial::{Partial, queue_of};
 use crate::render::elastic::RESIZING;
+use crate::vocabulary::ConditionType;
 
 /// A Job without its pod template, which has most of a Job's bytes and is not read.
 pub type JobObject = Partial<Job, JobSpecPart, JobStatus>;
@@ -143,8 +144,9 @@ impl JobSeen {
         let start = status
             .and_then(|status| status.start_time.as_ref())
             .map(|time| time.0);
-        // While this condition is true, the Job has at most the time of its start before the suspension.
-        let is_stopped = condition(status, "Suspended").is_some();
+        // While this condition of the Job, which is called as the MiniCluster's, is true, the Job has at most the time of
+        // its start before the suspension.
+        let is_stopped = condition(status, ConditionType::Suspended.name()).is_some();
         JobSeen {
             uid: super::uid(metadata),
             owner_uid: controller_uid(metadata).map(str::to_owned),
