@@ -21,7 +21,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, ResourceExt};
 use tower::buffer::BufferLayer;
 use tower::retry::RetryLayer;
-use tower::util::MapResultLayer;
+use tower::util::{MapFutureLayer, MapResultLayer};
 
 use crate::failure::{Failure, is_code};
 use crate::login;
@@ -114,12 +114,15 @@ impl Target {
         let log_in = move || {
             let (access, url) = (kept.clone(), url.clone());
             async move {
-                let config = config_of(&access).await.ok()?;
+                let config = config_of(&access).await?;
                 // The user may have chosen another context meanwhile.
                 if config.cluster_url.to_string() != url {
-                    return None;
+                    return Ok(None);
                 }
-                client_of(config).await.ok()
+                client_of(config)
+                    .await
+                    .map(Some)
+                    .map_err(|failure| causes(&failure))
             }
         };
         Ok(Target {
@@ -225,13 +228,16 @@ async fn client_of(config: Config) -> Result<Client, Failure> {
 
 fn new_client(config: Config) -> Result<Client, Failure> {
     let plugin = CredentialPlugin::of(&config.auth_info);
+    let has_plugin = config.auth_info.exec.is_some() || config.auth_info.auth_provider.is_some();
     let builder = ClientBuilder::try_from(config).map_err(|error| match plugin.failure(&error) {
         Some(why) => Failure::Message(format!("failed to log in: {why}")),
         None => Failure::NoServer(causes(&error)),
     })?;
+    let limited = MapFutureLayer::new(login::limited(has_plugin));
     let naming = MapResultLayer::new(login::naming_failures_of(plugin));
     // `Retry` clones its service, which only a buffer allows.
     let builder = builder
+        .with_layer(&limited)
         .with_layer(&naming)
         .with_layer(&BufferLayer::new(MOST_WAITING))
         .with_layer(&RetryLayer::new(RetryPolicy::default()));

@@ -12,6 +12,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::client::{AuthError, Body, ClientBuilder};
 use kube::config::{AuthInfo, ExecConfig};
 use serde_json::{Value, json};
+use tower::util::MapFutureLayer;
+use tower::{BoxError, Layer};
 
 use crate::login;
 use crate::target::{Access, Target};
@@ -122,8 +124,14 @@ pub fn in_other((target, requests): (Target, Requests)) -> (Target, Requests) {
 
 /// The same server, for a client that does not wait for an answer without a limit.
 pub fn never_waiting((target, _): (Target, Requests)) -> Target {
+    let client = target.client.clone();
+    let server = tower::service_fn(move |request| {
+        let client = client.clone();
+        async move { client.send(request).await.map_err(BoxError::from) }
+    });
+    let limited = MapFutureLayer::new(login::limited(false));
     Target {
-        client: login::renewing(target.client.clone(), || std::future::ready(None)),
+        client: ClientBuilder::new(limited.layer(server), target.namespace.clone()).build(),
         ..target
     }
 }

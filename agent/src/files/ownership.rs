@@ -82,15 +82,17 @@ fn reason_to_keep(data: &Stat, walked: &Walked) -> io::Result<Option<String>> {
         )));
     }
     let is_roots = (data.st_uid, data.st_gid) == (0, 0);
-    let mounts = mount_table::read().map_err(|error| {
-        let why = format!("failed to read the table of mounts: {}", plain(&error));
-        io::Error::new(error.kind(), why)
-    })?;
-    if !is_roots && is_on_volume(&mounts, path) {
-        return Ok(Some(format!(
-            "it is on a volume and belongs to uid {}, gid {}",
-            data.st_uid, data.st_gid
-        )));
+    if !is_roots {
+        let mounts = mount_table::read().map_err(|error| {
+            let why = format!("failed to read the table of mounts: {}", plain(&error));
+            io::Error::new(error.kind(), why)
+        })?;
+        if is_on_volume(&mounts, path) {
+            return Ok(Some(format!(
+                "it is on a volume and belongs to uid {}, gid {}",
+                data.st_uid, data.st_gid
+            )));
+        }
     }
     let is_open_to_all = is_roots && data.st_mode & 0o005 == 0o005;
     if !walked.is_fixed && !is_open_to_all {

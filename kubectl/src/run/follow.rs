@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
+use std::time::Duration;
 
 use flux_operator_client::retry::until_done;
 use flux_operator_core::vocabulary::ConditionType;
@@ -26,8 +27,10 @@ use crate::target::{Access, Changes, Target};
 
 use super::{MOST_ATTEMPTS, RETRY_PAUSE, retry};
 
-/// `ttlSecondsAfterFinished` of an interrupted MiniCluster. `run` has it deleted earlier, unless `run` is killed.
+/// `ttlSecondsAfterFinished` of a MiniCluster whose `run` got SIGTERM. `run` has it deleted earlier, unless `run` is killed.
 const TIME_TO_LIVE: u32 = 300;
+/// Longest time that setting it may delay the messages of a stop.
+const EXPIRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Exit code after an interruption, as in shells: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
@@ -159,7 +162,7 @@ pub struct Followed {
 }
 
 /// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed while it was created. `should_expire`: after
-/// an interruption, the operator deletes the MiniCluster some time after its end, even if this program is killed.
+/// SIGTERM, the operator deletes the MiniCluster some time after its end, even if this program is killed.
 pub async fn until_end(
     target: &Target,
     id: ClusterId<'_>,
@@ -172,7 +175,7 @@ pub async fn until_end(
     let api = target.pods();
     let mut state = FollowState::new(target, id, screen);
     state.should_expire = should_expire;
-    let stopping = is_interrupted.then(|| state.begin_stop());
+    let stopping = is_interrupted.then(|| state.begin_stop(interrupts.is_terminated));
     let end = state
         .handle_events(&mut clusters, &mut pods, interrupts, stopping, &api)
         .await?;
@@ -284,7 +287,7 @@ impl<'a> FollowState<'a> {
                         }
                         return Ok(RunEnd::Interrupted(done.ok()));
                     }
-                    stopping = Some(self.begin_stop());
+                    stopping = Some(self.begin_stop(interrupts.is_terminated));
                 }
             }
             if log.is_none() {
@@ -326,9 +329,17 @@ impl<'a> FollowState<'a> {
         }
     }
 
-    /// Prints that the MiniCluster is being shut down; returns the future that does it.
-    fn begin_stop(&mut self) -> Stopping<'a> {
-        let (target, name, uid, should_expire) = (self.target, self.name, self.uid, self.should_expire);
+    /// Prints that the MiniCluster is being shut down; returns the future that does it. `is_terminated`: by SIGTERM, after
+    /// which this program may be killed at any time.
+    fn begin_stop(&mut self, is_terminated: bool) -> Stopping<'a> {
+        let (target, name, uid) = (self.target, self.name, self.uid);
+        // After its end, it would be deleted at once, perhaps before its output is read.
+        let has_ended = self
+            .snapshot
+            .cluster
+            .as_ref()
+            .is_some_and(|it| observed::is_finished(it.status.as_ref()));
+        let should_expire = self.should_expire && is_terminated && !has_ended;
         self.interrupts += 1;
         self.screen.end();
         self.screen.say(&format!(
@@ -338,7 +349,8 @@ impl<'a> FollowState<'a> {
             if should_expire {
                 let spec = json!({ "ttlSecondsAfterFinished": TIME_TO_LIVE });
                 // If this fails, `run` still has the MiniCluster deleted.
-                let _ = stop::patch(target, name, Some(uid), spec).await;
+                let _ =
+                    tokio::time::timeout(EXPIRY_TIMEOUT, stop::patch(target, name, Some(uid), spec)).await;
             }
         };
         let stopping = stop::in_order(target, name, Some(uid));

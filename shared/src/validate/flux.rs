@@ -496,9 +496,7 @@ fn generated_hosts(
         None => lists.push(hostlist::range(name, 0, largest_size - 1)),
         Some(lead) => {
             lists.push(lead.address.clone().unwrap_or_default());
-            if lead.size.is_some_and(|size| size < 0) {
-                report.problem("spec.flux.leadBroker.size", "must not be negative");
-            }
+            // A negative one, which the API server accepts, counts as left out, too.
             let size = lead
                 .size
                 .filter(|size| *size > 0)
