@@ -381,11 +381,9 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
                      the Job, or ask for the permission `delete`)"
                 ))(error));
             }
-            let reason = cluster
-                .status
-                .as_ref()
-                .and_then(|status| status.reason.as_deref());
-            if reason == Some(Reason::Invalid.name()) {
+            // If there is no Job yet, none is created before somebody sets `suspend` back.
+            let status = cluster.status.as_ref().filter(|status| status.job_uid.is_some());
+            if status.and_then(|status| status.reason.as_deref()) == Some(Reason::Invalid.name()) {
                 return Err(Failure::call(format!(
                     "delete MiniCluster {name}, whose Job follows `spec.suspend` only with a valid spec"
                 ))(error));

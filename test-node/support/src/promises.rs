@@ -306,7 +306,7 @@ mod tests {
             (
                 0,
                 json!({ "phase": "Completed", "exitCode": 0, "restartCount": 1 }),
-                "though no pod",
+                "though none of its pods",
             ),
         ] {
             let broken = broken(&wanted(code), &once, &status, &[]);
