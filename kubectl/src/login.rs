@@ -53,6 +53,12 @@ pub struct NoCredentials {
 }
 
 impl NoCredentials {
+    /// A failure whose row of failures began at `since`, or begins now.
+    fn in_row(since: &mut Option<Instant>, why: String) -> NoCredentials {
+        let passes = since.get_or_insert_with(Instant::now).elapsed() < PLUGIN_TIMEOUT;
+        NoCredentials { why, passes }
+    }
+
     /// The failure of the plugin that caused this error.
     pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a NoCredentials> {
         credentials::find(error)
@@ -72,8 +78,7 @@ pub fn naming_failures_of<T>(
             *since = None;
             return result;
         };
-        let passes = since.get_or_insert_with(Instant::now).elapsed() < PLUGIN_TIMEOUT;
-        Err(NoCredentials { why, passes }.into())
+        Err(NoCredentials::in_row(&mut since, why).into())
     }
 }
 
@@ -119,9 +124,8 @@ where
                     }
                     Ok(None) => return Ok(answer),
                     Err(why) => {
-                        let since = *current.failing_since.get_or_insert_with(Instant::now);
-                        let passes = since.elapsed() < PLUGIN_TIMEOUT;
-                        return Err(kube::Error::Service(NoCredentials { why, passes }.into()));
+                        let missing = NoCredentials::in_row(&mut current.failing_since, why);
+                        return Err(kube::Error::Service(missing.into()));
                     }
                 }
             }

@@ -3,6 +3,7 @@
 mod remedy;
 
 use comfy_table::{Table, presets};
+use flux_operator_core::observe::event;
 use flux_operator_core::observe::pod_phase::PodPhase;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
@@ -126,16 +127,10 @@ async fn events(target: &Target, cluster: &MiniCluster, lead: Option<&Pod>) -> V
     all
 }
 
-/// When an event has last occurred. (A scheduler's event that occurs again has only the time of its `series`.)
+/// When an event has last occurred, as far as it says so, or was created.
 fn last_time(event: &Event) -> Option<Timestamp> {
-    let series = event
-        .series
-        .as_ref()
-        .and_then(|series| series.last_observed_time.as_ref());
-    let event_time = series.or(event.event_time.as_ref()).map(|time| time.0);
-    let last = event.last_timestamp.as_ref().map(|time| time.0);
     let created = event.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    event_time.max(last).or(created)
+    event::last_occurrence(event).or(created)
 }
 
 fn uids<'a>(cluster: &'a MiniCluster, lead: Option<&'a Pod>) -> Vec<&'a String> {

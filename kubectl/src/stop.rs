@@ -780,6 +780,21 @@ mod tests {
         assert!(failure.contains("its program may have run before"), "{failure}");
     }
 
+    /// Stops the MiniCluster at once, without the right to delete it. Returns the number of patches, too.
+    async fn stopped_without_delete_right(cluster: Value) -> (Result<Way, Failure>, usize) {
+        let (target, requests) = answering(move |request| {
+            if request.starts_with("DELETE") {
+                failed(403)
+            } else if request.contains("/jobs/mc") {
+                failed(404)
+            } else {
+                Answer::Json(200, cluster.clone())
+            }
+        });
+        let way = at_once(&target, "mc", None).await;
+        (way, count(&requests.lock().unwrap(), "PATCH"))
+    }
+
     #[tokio::test]
     async fn resumed_job_is_an_error_of_stop_without_delete_right() {
         let suspended = |condition: &str, generation: i64| {
@@ -793,26 +808,13 @@ mod tests {
         };
         let mut without_job = suspended("False", 2);
         without_job["status"]["jobUid"] = Value::Null;
-        let stop = async |cluster: Value| {
-            let (target, requests) = answering(move |request| {
-                if request.starts_with("DELETE") {
-                    failed(403)
-                } else if request.contains("/jobs/mc") {
-                    failed(404)
-                } else {
-                    Answer::Json(200, cluster.clone())
-                }
-            });
-            let way = at_once(&target, "mc", None).await;
-            (way, count(&requests.lock().unwrap(), "PATCH"))
-        };
-        let (resumed, patches) = stop(suspended("False", 2)).await;
+        let (resumed, patches) = stopped_without_delete_right(suspended("False", 2)).await;
         let failure = resumed.unwrap_err().to_string();
         assert!(failure.contains("although its Job runs"), "{failure}");
         assert_eq!(patches, 0);
         // The last one is a spec that the operator has not read yet.
         for cluster in [suspended("True", 2), without_job, suspended("False", 1)] {
-            let (way, patches) = stop(cluster).await;
+            let (way, patches) = stopped_without_delete_right(cluster).await;
             assert_eq!((way.unwrap(), patches), (Way::Suspended, 1));
         }
     }
@@ -821,18 +823,10 @@ mod tests {
     async fn invalid_minicluster_is_not_suspended_without_delete_right() {
         let mut cluster = cluster("u");
         cluster["status"]["reason"] = "Invalid".into();
-        let (target, requests) = answering(move |request| {
-            if request.starts_with("DELETE") {
-                failed(403)
-            } else if request.contains("/jobs/mc") {
-                failed(404)
-            } else {
-                Answer::Json(200, cluster.clone())
-            }
-        });
-        let failure = at_once(&target, "mc", None).await.unwrap_err().to_string();
+        let (way, patches) = stopped_without_delete_right(cluster).await;
+        let failure = way.unwrap_err().to_string();
         assert!(failure.contains("only with a valid spec"), "{failure}");
-        assert_eq!(count(&requests.lock().unwrap(), "PATCH"), 0);
+        assert_eq!(patches, 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -336,12 +336,16 @@ fn stop_before_start_stops_pods_without_delete_permission() {
 fn stopped_run_leaves_no_minicluster_when_killed() {
     test("killed", async |fixture| {
         let person = user_of(&fixture);
-        for (name, more, time_to_live) in [("mc", &[][..], Some(300)), ("kept", &["--keep"], None)] {
+        for (name, signal, more, time_to_live) in [
+            ("mc", "-TERM", &[][..], Some(300)),
+            ("kept", "-TERM", &["--keep"], None),
+            ("interactive", "-INT", &[], None),
+        ] {
             let arguments = [&["run", "--name", name], more, &["app:1", "--", "true"]].concat();
             let mut run = person.start(&arguments);
             let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
             read_until(&mut lines, "created MiniCluster").await;
-            send("-TERM", &run);
+            send(signal, &run);
             read_until(&mut lines, "suspended ").await;
             run.kill().await.unwrap();
             let spec = fixture.get(name).await.spec;

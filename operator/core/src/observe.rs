@@ -21,6 +21,7 @@ use storage::OwnedVolume;
 
 pub mod cluster;
 pub mod deleted;
+pub mod event;
 pub(crate) mod image;
 pub mod job;
 pub mod known_clusters;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use flux_operator_core::decide::silent_wait::STARTUP_PROBE;
 use flux_operator_core::observe::Key;
 use flux_operator_core::observe::cluster::Cluster;
+use flux_operator_core::observe::event;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::workload::{self, Workload};
 use flux_operator_core::previous_status::{MESSAGE_MAX, cut_middle};
@@ -252,16 +253,9 @@ fn last_occurrence(event: &Event) -> Option<Timestamp> {
         .flatten()
         .filter_map(|entry| entry.time.as_ref())
         .max();
-    if let Some(written) = written {
-        return Some(written.0);
-    }
-    let series = event
-        .series
-        .as_ref()
-        .and_then(|series| series.last_observed_time.as_ref())
-        .map(|time| time.0);
-    let last = event.last_timestamp.as_ref().map(|time| time.0);
-    series.max(last).or(event.event_time.as_ref().map(|time| time.0))
+    written
+        .map(|time| time.0)
+        .or_else(|| event::last_occurrence(event))
 }
 
 #[cfg(test)]
