@@ -311,6 +311,21 @@ def test_resumed_job_is_an_error_of_stop_without_delete_right(api: FakeApi, cond
     assert "PATCH" not in [method for method, _ in api.requests]
 
 
+@pytest.mark.parametrize("has_job", [True, False])
+def test_invalid_minicluster_with_a_job_is_not_suspended(api: FakeApi, has_job: bool) -> None:
+    metadata = {"name": "mc", "uid": "u", "namespace": "team", "generation": 1}
+    api.put("miniclusters", {"metadata": metadata, "spec": {"size": 1}})
+    api.set_status("mc", reason="Invalid", observedGeneration=1, **({"jobUid": "job"} if has_job else {}))
+    refuse(api, "DELETE", "miniclusters", 403, message="no")
+    cluster = MiniCluster.attach("mc")
+    if not has_job:
+        assert cluster.stop() is Way.SUSPENDED
+        return
+    with pytest.raises(NotAllowed, match="only with a valid spec"):
+        cluster.stop()
+    assert "PATCH" not in [method for method, _ in api.requests]
+
+
 def test_stop_deletes_an_instance_that_has_not_begun(api: FakeApi) -> None:
     cluster = running(api)
     api.set_status("mc", conditions={}, timeline={"running": "2026-01-01T00:00:00Z"})

@@ -232,6 +232,11 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
                 message = f"{error.message} (`spec.suspend` is true already, although the Job runs)"
                 remedy = "Suspend the Job, or ask for the permission `delete`."
                 raise NotAllowed(message, name=name, status=403, remedy=remedy) from error
+            status = cluster.get("status") or {}
+            if status.get("jobUid") and status.get("reason") == "Invalid":
+                message = f"{error.message} (its Job follows `spec.suspend` only with a valid spec)"
+                remedy = "Ask for the permission `delete`."
+                raise NotAllowed(message, name=name, status=403, remedy=remedy) from error
         await target.patch(name, {"spec": {"suspend": True}}, "stop", uid=uid)
         return Way.SUSPENDED
     except NotFound:

@@ -583,6 +583,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn user_of_the_agents_image_is_known() {
+        let containerfile = include_str!("../../../../images/agent.Containerfile");
+        assert!(containerfile.contains(&format!("\nUSER {AGENT_USER}:{AGENT_USER}\n")));
+    }
+
+    #[test]
     fn csi_volume_of_two_containers_is_one_though_one_only_reads() {
         let container = |volume: &str| {
             let spec = format!("containers: [{{image: app:1, volumes: {{data: {volume}}}}}]");
