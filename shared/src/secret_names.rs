@@ -21,7 +21,8 @@ const ENDS: [&str; 2] = ["_pass", "_pwd"];
 
 /// Whether a value is a secret by its name alone: `DB_PASSWORD`, `MYSQL_PWD`, `api-key`, `accessToken`.
 pub fn is_secret(name: &str) -> bool {
-    has_secret_end(name) || WORDS.iter().any(|word| normalized(name).contains(word))
+    let words = normalized(name);
+    has_secret_end(name) || WORDS.iter().any(|word| words.contains(word))
 }
 
 fn has_secret_end(name: &str) -> bool {

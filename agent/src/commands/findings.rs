@@ -301,30 +301,13 @@ mod tests {
 
     #[test]
     fn name_that_dns_does_not_know_is_told_from_a_failing_server() {
-        use flux_agent_plan::facts::Facts;
-        use flux_agent_plan::plan::Instance;
-        use flux_shared::agent_spec::AgentSpec;
-
-        let spec = AgentSpec::from_toml("name='mc'\nsize=3").unwrap();
-        let facts = Facts {
-            index: Some(0),
-            ..Facts::default()
-        };
-        let instance = Instance::of(&spec, &facts).unwrap();
         let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join("etc")).unwrap();
+        let pod = Pod::of_lead("name='mc'\nsize=3", root.path());
         // No DNS server listens at this address.
         fs::write(root.path().join("etc/resolv.conf"), "nameserver 127.77.0.2\n").unwrap();
-        let known = instance.address_of(1).host;
+        let known = pod.instance.address_of(1).host;
         let hosts = format!("10.0.0.6 {}\n", known.trim_end_matches('.'));
         fs::write(root.path().join("etc/hosts"), hosts).unwrap();
-        let pod = Pod {
-            spec,
-            facts,
-            instance,
-            root: root.path().to_owned(),
-            termination_log: PathBuf::new(),
-        };
         let names = block_on(other_names(&pod, &Resolver::new(root.path())));
         assert_eq!((names.asked, names.left), (1, 1));
         assert!(names.missing.is_empty(), "{names:?}");

@@ -297,39 +297,23 @@ mod tests {
 
     #[tokio::test]
     async fn status_probes_the_absent_hosts_at_the_same_time() {
-        use flux_agent_plan::facts::Facts;
-        use flux_agent_plan::plan::Instance;
-        use flux_shared::agent_spec::AgentSpec;
         use nix::sys::socket::{Backlog, listen};
 
-        let spec = AgentSpec::from_toml("name='mc'\nsize=9").unwrap();
-        let facts = Facts {
-            index: Some(0),
-            ..Facts::default()
-        };
-        let instance = Instance::of(&spec, &facts).unwrap();
         let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let pod = Pod::of_lead("name='mc'\nsize=9", root.path());
         let names: String = (1..9)
             .map(|rank| {
                 format!(
                     "127.77.0.1 {}\n",
-                    instance.address_of(rank).host.trim_end_matches('.')
+                    pod.instance.address_of(rank).host.trim_end_matches('.')
                 )
             })
             .collect();
         std::fs::write(root.path().join("etc/hosts"), names).unwrap();
         // With a full backlog, the kernel drops further connections, so each probe takes its whole timeout.
-        let full = std::net::TcpListener::bind(("127.77.0.1", instance.address_of(1).port)).unwrap();
+        let full = std::net::TcpListener::bind(("127.77.0.1", pod.instance.address_of(1).port)).unwrap();
         listen(&full, Backlog::new(0).unwrap()).unwrap();
         let _filling = std::net::TcpStream::connect(full.local_addr().unwrap()).unwrap();
-        let pod = Pod {
-            spec,
-            facts,
-            instance,
-            root: root.path().to_owned(),
-            termination_log: PathBuf::new(),
-        };
         let begin = Instant::now();
         let found = absent(&pod, 1..9).await;
         let elapsed = begin.elapsed();
@@ -346,26 +330,9 @@ mod tests {
 
     #[tokio::test]
     async fn spare_host_is_missing_while_dns_fails() {
-        use flux_agent_plan::facts::Facts;
-        use flux_agent_plan::plan::Instance;
-        use flux_shared::agent_spec::AgentSpec;
-
-        let spec = AgentSpec::from_toml("name='mc'\nsize=1\nmax_size=2").unwrap();
-        let facts = Facts {
-            index: Some(0),
-            ..Facts::default()
-        };
-        let instance = Instance::of(&spec, &facts).unwrap();
-        assert_eq!(instance.spare, [1]);
         let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir(root.path().join("etc")).unwrap();
-        let pod = Pod {
-            spec,
-            facts,
-            instance,
-            root: root.path().to_owned(),
-            termination_log: PathBuf::new(),
-        };
+        let pod = Pod::of_lead("name='mc'\nsize=1\nmax_size=2", root.path());
+        assert_eq!(pod.instance.spare, [1]);
         let ranks = async || -> Vec<u32> {
             let found = absent(&pod, 1..2).await;
             found.iter().map(|absent| absent.rank).collect()

@@ -52,6 +52,24 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// The lead's pod of this spec in a test, with its files in `root`, where this makes the folder `etc`.
+    #[cfg(test)]
+    pub fn of_lead(spec: &str, root: &std::path::Path) -> Pod {
+        let spec = AgentSpec::from_toml(spec).unwrap();
+        let facts = Facts {
+            index: Some(0),
+            ..Facts::default()
+        };
+        std::fs::create_dir(root.join("etc")).unwrap();
+        Pod {
+            instance: Instance::of(&spec, &facts).unwrap(),
+            spec,
+            facts,
+            root: root.to_owned(),
+            termination_log: PathBuf::new(),
+        }
+    }
+
     pub fn read(place: &PodPlace) -> Result<Pod, Failure> {
         let options = place.options();
         let (spec, facts) = options.facts(Process::own())?;

@@ -83,7 +83,7 @@ pub(super) struct LaunchEnd {
     pub(super) was_passed_on: bool,
     /// What is missing, if the agent ended it because its parent broker was lost.
     pub(super) lost: Option<Missing>,
-    /// Since when its parent has been silent, as far as this was checked; none: the last check succeeded.
+    /// Since when its parent has been silent, as far as this was checked; none: the last check, if any, succeeded.
     pub(super) parent_silent_since: Option<Instant>,
     /// Whether it has connected to its parent, as far as is known.
     pub(super) has_joined: bool,

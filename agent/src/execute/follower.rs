@@ -260,7 +260,7 @@ impl Executor<'_> {
         let silence_limit = self.waits.lead_silent.map(Duration::from_secs);
         let absence = Absence {
             // The silence of a parent that is not the lead does not count.
-            silent_since: silent_since.filter(|_| lead.is_none()),
+            silent_since: if lead.is_none() { silent_since } else { None },
             ..Absence::default()
         };
         let waited = until_parent_answers(parent, lead.as_mut(), absence, gone_limit, silence_limit);
@@ -440,18 +440,15 @@ impl Absence {
     ) -> Result<(), LeadAbsent> {
         let has_passed =
             |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| since.elapsed() >= limit);
-        if self
-            .name_gone_since
-            .is_some_and(|since| has_passed(since, gone_limit))
-        {
-            return Err(LeadAbsent::Gone);
-        }
-        // While the name is gone, and that is to end this pod earlier than a silence would, the silence does not count. A
-        // new wait may begin with a silence, but not with a name that is gone.
-        let is_gone_first =
-            gone_limit.is_some_and(|gone| silence_limit.is_none_or(|silence| gone <= silence));
-        if self.name_gone_since.is_some() && is_gone_first {
-            return Ok(());
+        if let Some(since) = self.name_gone_since {
+            if has_passed(since, gone_limit) {
+                return Err(LeadAbsent::Gone);
+            }
+            // If a name that is gone is to end this pod earlier than a silence would, the silence does not count
+            // meanwhile. A new wait may begin with a silence, but not with a name that is gone.
+            if gone_limit.is_some_and(|gone| silence_limit.is_none_or(|silence| gone <= silence)) {
+                return Ok(());
+            }
         }
         match (self.silent_since, &self.missing) {
             (Some(since), Some(missing)) if has_passed(since, silence_limit) => {

@@ -66,8 +66,8 @@ esac
 /// - If `read` finds no byte (status 1), the shell kills itself: the agent has dropped this shell, or has ended.
 /// - Its conditions are keywords only: `! case x in x) ;; esac` always fails, but the user may have redefined
 ///   `false`.
-/// - If the user has replaced or disabled even `command` or `.`, the shell gets no further word. Then the driver
-///   reports `unheard`, runs nothing more, and ends.
+/// - If the user has replaced or disabled even `command` or `.`, the shell does not wait for the next step, and mostly
+///   gets no further word. Then the driver reports `unheard`, runs nothing more, and ends.
 const STEP: &str = r#"
 flux_agent_round=$((flux_agent_round + 1)) flux_agent_word=''
 while

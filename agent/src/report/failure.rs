@@ -148,7 +148,7 @@ pub fn plain(error: &std::io::Error) -> String {
 }
 
 /// An error's text without Rust's "(os error N)" at its end.
-pub fn without_number(text: &str) -> &str {
+fn without_number(text: &str) -> &str {
     match text.rfind(" (os error") {
         Some(end) if text.ends_with(')') => &text[..end],
         _ => text,

@@ -1,7 +1,6 @@
 //! Finds the view in its image.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use flux_shared::exit::Category;
@@ -9,7 +8,7 @@ use flux_shared::paths::{VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS};
 
 use crate::report::failure::Failure;
 use crate::system::below;
-use crate::view::tree::reading;
+use crate::view::software::entries;
 
 /// The view's folder in the image whose root is `root`.
 pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
@@ -31,34 +30,23 @@ pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
     if let Some(path) = linked {
         return Ok(path);
     }
-    let folders = match folders_in(&views) {
-        Err(_) if link.is_dir() => return Ok(link),
-        folders => folders.map_err(reading(&views))?,
-    };
-    match folders.as_slice() {
-        [one] => Ok(one.clone()),
-        // An image with a folder in place of the link, or, if `root` is `/`, a link that leads elsewhere.
-        [] if link.is_dir() => Ok(link),
-        [] => Err(missing(format!(
-            "failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} exists"
-        ))),
-        many => Err(missing(format!(
+    let folders = entries(&views).map(|entries| {
+        let paths = entries.into_keys().map(|name| views.join(name));
+        paths.filter(|path| path.is_dir()).collect::<Vec<PathBuf>>()
+    });
+    match folders {
+        Ok(mut one) if one.len() == 1 => Ok(one.remove(0)),
+        Ok(many) if many.len() > 1 => Err(missing(format!(
             "failed to choose a view: {} are in {VIEW_IMAGE_VIEWS} and {VIEW_IMAGE_LINK} points to none",
             many.len()
         ))),
+        // An image with a folder in place of the link, or, if `root` is `/`, a link that leads elsewhere.
+        _ if link.is_dir() => Ok(link),
+        Ok(_) => Err(missing(format!(
+            "failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} exists"
+        ))),
+        Err(error) => Err(error.into()),
     }
-}
-
-/// The folders in `folder`; none if it does not exist.
-fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let paths: Vec<PathBuf> = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<io::Result<_>>()?;
-    Ok(paths.into_iter().filter(|path| path.is_dir()).collect())
 }
 
 #[cfg(test)]

@@ -123,8 +123,8 @@ fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
     Ok(links)
 }
 
-/// The entries of a folder of the view's packages, and whether each is a folder. Empty if there is no such folder.
-fn entries(folder: &Path) -> Result<BTreeMap<OsString, bool>, TreeError> {
+/// The entries of a folder, and whether each is a folder. Empty if there is no such folder.
+pub fn entries(folder: &Path) -> Result<BTreeMap<OsString, bool>, TreeError> {
     let listed = match fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         listed => listed.map_err(tree::reading(folder))?,

@@ -254,8 +254,12 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<TreeEnt
 /// it is not writable for that group, and gives neither that group's rights nor, unless they are those of the file's own
 /// owner, this user's rights to those who run it.
 fn mode_of_copy(data: &Stat) -> u32 {
-    let is_owner_kept = data.st_uid == nix::unistd::geteuid().as_raw();
-    data.st_mode & if is_owner_kept { 0o5757 } else { 0o1757 }
+    const SETUID: u32 = 0o4000;
+    let mode = data.st_mode & 0o5757;
+    if mode & SETUID != 0 && data.st_uid != nix::unistd::geteuid().as_raw() {
+        return mode & !SETUID;
+    }
+    mode
 }
 
 /// The kind of the entry `name` in `folder`; `listed_type` is its type by the listing, which some file systems do

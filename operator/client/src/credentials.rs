@@ -44,9 +44,10 @@ impl CredentialPlugin {
                 )
             }
             AuthError::AuthExecStart(source) => {
-                let hint = self.install_hint.as_ref();
-                let hint = hint.filter(|_| source.kind() == ErrorKind::NotFound);
-                let hint = hint.map_or(String::new(), |hint| format!(". {hint}"));
+                let hint = match &self.install_hint {
+                    Some(hint) if source.kind() == ErrorKind::NotFound => format!(". {hint}"),
+                    _ => String::new(),
+                };
                 format!("failed to run the credential plugin {name}: {source}{hint}")
             }
             AuthError::ExecPluginFailed

@@ -9,7 +9,7 @@
 use flux_operator_client::dry_run;
 use flux_operator_core::labels;
 use flux_operator_core::observe::cluster::version;
-use flux_operator_core::observe::job::{JobObject, JobSeen, JobSpecPart};
+use flux_operator_core::observe::job::{JobObject, JobSeen};
 use flux_operator_core::observe::partial::Partial;
 use flux_operator_core::observe::pod::PodSeen;
 use flux_operator_core::observe::service::{ServiceObject, ServiceSeen, ServiceSpecPart};
@@ -267,13 +267,9 @@ impl Writer {
             return Ok(());
         }
         let created = self.create_job(job, &member.uid).await?;
-        let mut job_seen = JobSeen::of(&created);
-        // The watch may have reported a Job that existed, and knows more than its metadata.
-        match index.job(&key).filter(|reported| reported.uid == job_seen.uid) {
-            Some(reported) => job_seen = reported,
-            None => drop(index.update_job(&created.metadata, job_seen.clone())),
-        }
+        let job_seen = JobSeen::of(&created);
         let is_suspended = job_seen.is_suspended;
+        index.update_job(&created.metadata, job_seen);
         // A suspended Job has no services pod.
         if let Some(pod) = services_pod
             && !is_suspended
@@ -492,15 +488,14 @@ impl Writer {
             .await
         {
             Ok(created) => Ok(Creation::Created(created)),
-            Err(error) => self
-                .ours_if_it_exists(object, owner, error)
-                .await
-                .map(Creation::Existed),
+            Err(error) => {
+                let existing: Partial<K> = self.ours_if_it_exists(object, owner, error).await?;
+                Ok(Creation::Existed(existing.metadata))
+            }
         }
     }
 
-    /// Creates a Job, unless it exists and is ours. Returns a new Job as the API server stored it: a queue
-    /// may have changed it.
+    /// Creates a Job, unless it exists and is ours. Returns it as the API server has it: a queue may have changed it.
     async fn create_job(&self, job: &Overlaid<Job>, owner: &str) -> Result<JobObject, ApplyError> {
         match self
             .send(create_request(&job.rendered, job, &post_params()))
@@ -508,25 +503,24 @@ impl Writer {
         {
             Ok(created) => Ok(created),
             Err(error) => {
-                let existing = self.ours_if_it_exists(&job.rendered, owner, error).await?;
-                check_label(&existing)?;
-                // Only the metadata of the existing Job is known. Until the watch reports its size, the wanted size is
-                // used.
-                Ok(Partial::new(existing, JobSpecPart::of(&job.rendered)))
+                let existing: JobObject = self.ours_if_it_exists(&job.rendered, owner, error).await?;
+                check_label(&existing.metadata)?;
+                Ok(existing)
             }
         }
     }
 
     /// Handles a failed creation of `wanted`. If it failed because the object exists, and the object is ours,
-    /// returns its metadata.
-    async fn ours_if_it_exists<K>(
+    /// returns it.
+    async fn ours_if_it_exists<K, S, T>(
         &self,
         wanted: &K,
         owner: &str,
         error: kube::Error,
-    ) -> Result<Metadata, ApplyError>
+    ) -> Result<Partial<K, S, T>, ApplyError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        Partial<K, S, T>: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
             + DeserializeOwned
             + std::fmt::Debug,
@@ -534,14 +528,14 @@ impl Writer {
         let name = wanted.name_any();
         match error {
             error if flux_operator_client::is_name_taken(&error) => {
-                let api: Api<Partial<K>> =
+                let api: Api<Partial<K, S, T>> =
                     Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
                 let existing = api
                     .get(&name)
                     .await
                     .map_err(|error| api_error::<K>("get", &name, error))?;
                 check_owner::<K>(&existing.metadata, wanted.meta(), owner)?;
-                Ok(existing.metadata)
+                Ok(existing)
             }
             error => Err(api_error::<K>("create", &name, error)),
         }

@@ -204,6 +204,11 @@ pub struct RunnerUser {
     pub run_flux_as_root: bool,
 }
 
+impl RunnerUser {
+    /// The user id if the spec names none.
+    pub const DEFAULT_UID: u32 = 1000;
+}
+
 /// The user's shell source, in the order in which it runs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]

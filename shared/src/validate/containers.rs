@@ -5,7 +5,7 @@ use super::flux::DEFAULT_LOG_LEVEL;
 use super::report::Report;
 use super::volumes::Surroundings;
 use super::{PullPolicy, ValidContainer, ValidRunner, ValidSidecar, ViewContainer, program, volumes};
-use crate::agent_spec;
+use crate::agent_spec::{self, RunnerUser};
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
 use crate::names::{AGENT_CONTAINER, SOFTWARE_CONTAINER};
 use crate::{command_words, names};
@@ -344,14 +344,14 @@ fn user(
     if !names::is_user_name(&name) {
         report.problem(format!("{field}.{spelling}.name"), names::USER_NAME_RULE);
     }
-    let uid = u32::try_from(user.uid.unwrap_or(1000))
+    let uid = u32::try_from(user.uid.unwrap_or(RunnerUser::DEFAULT_UID.into()))
         .ok()
         // The largest id means "no change" to chown and setresuid. The next one is nobody's on some systems.
         .filter(|uid| *uid < u32::MAX - 1);
     if uid.is_none() {
         report.problem(format!("{field}.{spelling}.uid"), "must be a user id, 0 or more");
     }
-    Some(agent_spec::RunnerUser {
+    Some(RunnerUser {
         name,
         uid: uid?,
         run_flux_as_root: commands.run_flux_as_root,
@@ -366,7 +366,7 @@ fn names_a_user(user: &Option<FluxUser>) -> bool {
             user.name.as_deref().unwrap_or_default(),
             user.uid.unwrap_or_default(),
         );
-        matches!((name, uid), ("" | "flux", 0 | 1000))
+        matches!(name, "" | "flux") && (uid == 0 || uid == i64::from(RunnerUser::DEFAULT_UID))
     };
     user.as_ref()
         .is_some_and(|user| user.disable || !is_default(user))

@@ -28,9 +28,6 @@ pub struct Account {
     pub owner: Owner,
 }
 
-/// The uid if the spec names none.
-const USUAL_UID: u32 = 1000;
-
 impl Identity {
     /// The user that the spec names, if the agent may change to it, else the container's own. With
     /// `run_flux_as_root`, the named user is created, and Flux stays root.
@@ -75,7 +72,7 @@ impl Identity {
                 )
             });
             identity.create = Some(account.clone());
-        } else if account.owner.uid != user.uid && user.uid != USUAL_UID {
+        } else if account.owner.uid != user.uid && user.uid != RunnerUser::DEFAULT_UID {
             // The owner of the user's data may be the uid that the spec names.
             identity.notice = Some(format!(
                 "{} is uid {} in this image, not {}. For this uid, choose a fluxUser.name that the image does not have",
@@ -185,7 +182,7 @@ mod tests {
                 .unwrap()
                 .starts_with("flux is uid 1234 in this image, not 2000")
         );
-        assert_eq!((notice(USUAL_UID), notice(1234)), (None, None));
+        assert_eq!((notice(RunnerUser::DEFAULT_UID), notice(1234)), (None, None));
     }
 
     #[test]

@@ -44,16 +44,13 @@ fn fields_of_other_objects(spec: &Value) -> Value {
         flux["minimalService"],
         containers,
     ]);
-    // `bursting` and `leadBroker` decide whether there is a NetworkPolicy, and `arch` where the services pod may run. They
-    // and `servicesPodTemplate` below are added only if they are set. So the hashes of all other specs stay as earlier
-    // versions computed them.
-    let has_services_pod = spec["services"]
-        .as_array()
-        .is_some_and(|services| !services.is_empty());
+    // `bursting` and `leadBroker` decide whether there is a NetworkPolicy, and `arch` where the services pod, if there is
+    // one, may run. They and `servicesPodTemplate` below are added only if they are set. So the hashes of all other specs
+    // stay as earlier versions computed them. (An empty list of services is not in `spec`.)
     let later_fields: Vec<&Value> = ["bursting", "leadBroker"]
         .iter()
-        .chain(has_services_pod.then_some(&"arch"))
         .filter_map(|field| flux.get(field))
+        .chain(spec.get("services").and(flux.get("arch")))
         .collect();
     let all = if later_fields.is_empty() {
         all

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::block::{Block, fill, has_only, has_text, is_missing, is_true, object, object_mut};
 use super::flux;
+use crate::agent_spec::RunnerUser;
 
 const TOKEN: &str = "automountServiceAccountToken";
 
@@ -151,7 +152,7 @@ pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
 
 /// Defaults of `fluxUser` in both versions.
 fn user() -> [(&'static str, Value); 2] {
-    [("name", json!("flux")), ("uid", json!(1000))]
+    [("name", json!("flux")), ("uid", json!(RunnerUser::DEFAULT_UID))]
 }
 
 /// Whether the block has `disable: true`, and otherwise nothing but these defaults.
