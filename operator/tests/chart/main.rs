@@ -3,7 +3,6 @@
 
 mod pages;
 mod refused;
-mod rights;
 mod values;
 
 use std::process::{Command, Output};

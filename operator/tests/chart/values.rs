@@ -10,7 +10,7 @@ use test_support::control_plane::ControlPlane;
 use crate::{built, helms, repository, same};
 
 /// Objects by kind, namespace and name.
-pub type Objects = BTreeMap<String, Value>;
+type Objects = BTreeMap<String, Value>;
 
 fn objects(yaml: &[u8]) -> Objects {
     let documents: Vec<Option<Value>> =
