@@ -50,7 +50,7 @@ pub mod lookups;
 pub mod random;
 
 /// If carrying out the decision takes longer than this, the status reports that the API server does not answer.
-const SILENT_AFTER: Duration = Duration::from_secs(5);
+const SLOW_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether the MiniCluster is new and has no Job yet, or its spec was edited: this reconcile probably creates or
 /// changes objects, and does not only write the status.
@@ -95,12 +95,12 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
             checked.as_ref().ok(),
             &context
         ));
-        match tokio::time::timeout(SILENT_AFTER, work.as_mut()).await {
+        match tokio::time::timeout(SLOW_AFTER, work.as_mut()).await {
             Ok(done) => done,
             Err(_) => {
-                let silent = Obstacle::api_server_silent_for(SILENT_AFTER.as_secs());
+                let slow = Obstacle::slow_for(SLOW_AFTER.as_secs());
                 let findings = Findings {
-                    obstacle: Some(&silent),
+                    obstacle: Some(&slow),
                     ..Findings::default()
                 };
                 let after = new_status(&target, &known_status, &checked, findings, &context);
@@ -206,7 +206,7 @@ async fn report(
     services_ended?;
     context.miniclusters.clear_failures(&target.uid);
     // The operator's own status wakes no reconcile, so ask for one here if the new status makes another decision
-    // necessary. (`gives_job_up`: a status after `SILENT_AFTER` may have said already that the view cannot be mounted.)
+    // necessary. (`gives_job_up`: a status after `SLOW_AFTER` may have said already that the view cannot be mounted.)
     let is_new = |says: fn(&MiniClusterStatus) -> bool| says(&after) && !says(&target.status);
     let observed = context.index.observed(&target.key);
     let gives_job_up = || {

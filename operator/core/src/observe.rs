@@ -342,14 +342,10 @@ impl Index {
         }
         let observed = state.observed_mut(&key);
         observed.job_version = version;
-        let job = &mut observed.job;
-        let is_change = job.as_ref() != Some(&seen);
-        let is_first_report = job.as_ref().is_none_or(|before| before.uid != seen.uid);
-        if job
-            .as_ref()
-            .or(observed.last_job.as_deref())
-            .is_some_and(|before| before.uid != seen.uid)
-        {
+        let is_change = observed.job.as_ref() != Some(&seen);
+        let before = observed.job.as_ref().or(observed.last_job.as_deref());
+        let is_other = before.is_none_or(|before| before.uid != seen.uid);
+        if before.is_some() && is_other {
             // These leads and losses belong to the Job before this one.
             observed.gone_leads.clear();
             observed.losses.clear();
@@ -357,7 +353,7 @@ impl Index {
         observed.forget_losses_explained_by(&seen);
         observed.last_job = None;
         observed.job = Some(seen);
-        if is_first_report {
+        if is_other {
             observed.add_losses_before_the_job();
         }
         is_change.then_some(key)

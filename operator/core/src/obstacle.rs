@@ -29,11 +29,12 @@ impl Obstacle {
         }
     }
 
-    /// The obstacle while a reconcile's calls take longer than this many seconds.
-    pub fn api_server_silent_for(seconds: u64) -> Obstacle {
+    /// The obstacle while a reconcile takes longer than this many seconds.
+    pub fn slow_for(seconds: u64) -> Obstacle {
         let message = format!(
-            "creating the MiniCluster's objects: the API server has not answered for {seconds} s. Is an admission webhook slow \
-             or down (kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)?"
+            "the operator's calls for this MiniCluster have taken more than {seconds} s: the API server answers slowly or not at \
+             all. Is an admission webhook slow or down (kubectl get \
+             validatingwebhookconfigurations,mutatingwebhookconfigurations)?"
         );
         Obstacle::new(Reason::ApiError, message)
     }

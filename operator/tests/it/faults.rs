@@ -110,7 +110,7 @@ fn status_has_the_api_servers_error() {
         for (name, words) in [
             ("failing", "made up: 500 (500)"),
             ("busy", "made up: 429 (429)"),
-            ("silent", "has not answered"),
+            ("silent", "answers slowly or not at all"),
         ] {
             let status = fixture.when_is(name, "reason", "ApiError").await;
             assert_message(&status, words);

@@ -26,7 +26,7 @@ use super::{
     none_if_not_found, own_still_deleting, post_params, rendered_hash, still_deleting,
 };
 
-/// Longest time to wait until all volumes and claims of a MiniCluster are bound, shorter than `SILENT_AFTER`. If they
+/// Longest time to wait until all volumes and claims of a MiniCluster are bound, shorter than `SLOW_AFTER`. If they
 /// are not bound by then, nothing fails, but the pods may start later.
 const BINDER_TIME: Duration = Duration::from_secs(3);
 /// The first and the longest pause between reads of a volume or a claim that is to be bound.
