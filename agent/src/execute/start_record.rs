@@ -214,6 +214,8 @@ mod tests {
             record.add(&later()).unwrap();
             assert_eq!(read(&path).unwrap(), ended(false, later()));
         }
+        Record::next(path.clone()).unwrap().start().unwrap();
+        assert_eq!(read(&path).unwrap(), without_end(4, false));
         for half in [
             "",
             "sta",

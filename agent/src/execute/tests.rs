@@ -1,12 +1,11 @@
-//! The executor follows the plan. Most plans here contradict what names, words or other steps suggest.
+//! Executes small plans, most with a shell script in place of the broker.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use flux_agent_plan::plan::{AtEnd, InstancePart, Launch, Role, SignalTarget, Stdout, VERSION, Waits};
@@ -73,16 +72,13 @@ fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure>
 
 /// Also returns what the steps recorded about the container's end.
 fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, ContainerEnd) {
-    execute_plan(&plan(role, quiet, steps))
-}
-
-fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, ContainerEnd) {
+    let plan = plan(role, quiet, steps);
     block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         let replan = || panic!("no plan here has Step::Replan");
         let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
         let code = run_plan(
-            plan,
+            &plan,
             &replan,
             options(),
             &mut supervisor,
@@ -188,150 +184,43 @@ fn stop_signals_the_planned_processes_for_any_program_name() {
     );
 }
 
-/// Accepts clients on this socket like a broker. Returns what they send.
-fn listen(path: &Path) -> Receiver<String> {
-    let (listener, (tell, messages)) = (UnixListener::bind(path).unwrap(), mpsc::channel());
-    std::thread::spawn(move || {
-        for peer in listener.incoming() {
-            use std::io::Write;
-            let mut peer = peer.unwrap();
-            let tell = tell.clone();
-            std::thread::spawn(move || {
-                let _ = peer.write_all(ACCEPTED);
-                let mut bytes = [0; 1024];
-                while let Ok(count @ 1..) = peer.read(&mut bytes) {
-                    let _ = tell.send(String::from_utf8_lossy(&bytes[..count]).into_owned());
-                }
-            });
-        }
-    });
-    messages
-}
-
+/// `Executor::steps` would see the signal before this step, so the launch is called directly.
 #[test]
-fn broker_is_asked_on_planned_socket_not_that_of_its_options() {
-    alone(
-        "broker_is_asked_on_planned_socket_not_that_of_its_options",
-        |folder| {
-            let at = |name: &str| folder.join(name);
-            let (ours, others) = (listen(&at("ours")), listen(&at("others")));
-            let option = format!("-Slocal-uri=local://{}", at("others").display());
-            let wait = format!("while [ ! -e {} ]; do sleep 0.02; done", at("end").display());
-            let socket = Some(at("ours").display().to_string());
-            let end = at("end");
-            let request = std::thread::spawn(move || {
-                let request_text = ours.recv_timeout(DEADLINE).unwrap();
-                fs::write(end, "").unwrap();
-                request_text
-            });
-            let step = start(Launch {
-                socket,
-                ..launch(&["/bin/sh", "-c", &wait, &option])
-            });
-            assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
-            // The first request of a lead's agent: it joins the group that shows that the lead stays up.
-            assert!(request.join().unwrap().contains("groups.join"));
-            assert!(
-                others.try_recv().is_err(),
-                "the options name this socket, the plan does not"
-            );
-            // If the plan names no socket, no broker is asked, and the exit code is the program's own.
-            let step = start(launch(&["/bin/sh", "-c", "sleep 1; exit 3", &option]));
-            assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 3);
-            assert!(others.try_recv().is_err());
-        },
-    );
-}
-
-#[test]
-fn part_is_taken_from_the_plan_not_from_at_end() {
-    alone("part_is_taken_from_the_plan_not_from_at_end", |folder| {
-        let at = |name: &str| folder.join(name);
-        // `joins`: as a lead, the agent joins the group that shows that the lead stays up.
-        for (part, at_end, joins) in [
-            (
-                InstancePart::Lead,
-                AtEnd::RestartFollower {
-                    limit: 0,
-                    lead_can_restart: false,
-                },
-                true,
-            ),
-            (InstancePart::Follower, AtEnd::ExitUnlessStopped, false),
-        ] {
-            let path = at(&format!("{part:?}"));
-            let requests = listen(&path);
-            let socket = Some(path.display().to_string());
-            let step = start(Launch {
+fn stop_before_the_launch_starts_nothing() {
+    alone("stop_before_the_launch_starts_nothing", |folder| {
+        let began = folder.join("began");
+        for (part, code) in [(InstancePart::Follower, REPLACE), (InstancePart::Lead, 143)] {
+            let launch = Launch {
                 part,
-                at_end,
-                socket,
-                ..launch(&["/bin/sleep", "2"])
+                ..launch(&["/bin/touch", &began.display().to_string()])
+            };
+            let ended = block_on(async {
+                let mut supervisor = Supervisor::new().unwrap();
+                nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
+                let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
+                let plan = plan(Role::Lead, false, Vec::new());
+                let mut executor =
+                    Executor::new(&plan, options(), &mut supervisor, &mut timeline, &mut ending);
+                executor.launch(&launch).await.unwrap()
             });
-            execute_all(Role::Sidecar("any".into()), false, vec![step]).unwrap();
-            let all: String = requests.try_iter().collect();
-            assert!(!all.is_empty(), "{part:?}");
-            assert_eq!(all.contains("groups.join"), joins, "{part:?}: {all:?}");
-        }
-        // A stop before the start: the exit code depends on the part.
-        for (part, at_end, code) in [
-            (InstancePart::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
-            (
-                InstancePart::Lead,
-                AtEnd::RestartFollower {
-                    limit: 3,
-                    lead_can_restart: false,
-                },
-                143,
-            ),
-        ] {
-            // The launch names a parent that does not answer.
-            let parent = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = parent.local_addr().unwrap().port();
-            drop(parent);
-            let marker = at(&format!("{part:?}-began"));
-            let mut stopped = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
-            (stopped.part, stopped.at_end) = (part, at_end);
-            stopped.parent = Some(local_parent(port));
-            let code_of = stopped_before(&stopped);
-            assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
+            assert_eq!((ended, began.exists()), (code, false), "{part:?}");
         }
     });
 }
 
-/// The exit code of a launch when a stop signal is pending. `Executor::steps` would see the signal before this step, so
-/// the launch is called directly.
-fn stopped_before(launch: &Launch) -> u8 {
-    block_on(async {
-        let mut supervisor = Supervisor::new().unwrap();
-        nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
-        let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
-        let plan = plan(Role::Lead, false, Vec::new());
-        let mut executor = Executor::new(&plan, options(), &mut supervisor, &mut timeline, &mut ending);
-        executor.launch(launch).await.unwrap()
-    })
-}
-
+/// As when all pods are stopped, and the lead's ends at once.
 #[test]
-fn stop_is_held_back_only_for_the_parent_of_the_launch() {
-    alone("stop_is_held_back_only_for_the_parent_of_the_launch", |folder| {
-        let at = |name: &str| folder.join(name);
-        let script = |name: &str| {
-            let path = at(name).display().to_string();
-            format!("trap 'touch {path}-got-stop; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
-        };
+fn held_stop_is_passed_on_when_the_parent_has_gone() {
+    alone("held_stop_is_passed_on_when_the_parent_has_gone", |folder| {
+        let (began, got_stop) = (folder.join("began"), folder.join("got-stop"));
+        let script = format!(
+            "trap 'touch {}; exit 7' TERM; touch {}; while :; do sleep 0.02; done",
+            got_stop.display(),
+            began.display()
+        );
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let parent = local_parent(port);
-        // A step has waited for a parent, but the launch names none: the program gets the stop at once.
-        stop_after(at("lone"));
-        let step = start(launch(&["/bin/sh", "-c", &script("lone")]));
-        let steps = vec![Step::WaitParent(parent.clone()), step];
-        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 7);
-        // No step has waited for a parent, but the launch names one: the program gets the stop when the parent
-        // has gone.
-        stop_after(at("held"));
-        let (began, got_stop) = (at("held"), at("held-got-stop"));
+        stop_after(began.clone());
         let parent_goes = std::thread::spawn(move || {
             eventually("the program runs", || began.exists().then_some(()));
             std::thread::sleep(Duration::from_secs(2));
@@ -339,48 +228,13 @@ fn stop_is_held_back_only_for_the_parent_of_the_launch() {
             drop(listener);
             early
         });
-        let hold_stop = Some(DEADLINE.as_secs_f64());
-        let held = launch(&["/bin/sh", "-c", &script("held")]);
         let step = start(Launch {
-            parent: Some(parent),
-            hold_stop,
-            ..held
-        });
-        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
-        assert!(
-            !parent_goes.join().unwrap(),
-            "the program got the stop while the parent was there"
-        );
-        assert!(at("held-got-stop").exists());
-    });
-}
-
-#[test]
-fn plan_decides_hold_and_kill_time_of_a_stop() {
-    alone("plan_decides_hold_and_kill_time_of_a_stop", |folder| {
-        let parent_stays = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = parent_stays.local_addr().unwrap().port();
-        let parent = Some(local_parent(port));
-        let at = |name: &str| folder.join(name).display().to_string();
-        stop_after(at("bounded").into());
-        let script = format!(
-            "trap 'exit 7' TERM; touch {}; while :; do sleep 0.02; done",
-            at("bounded")
-        );
-        let bounded = Launch {
-            parent,
-            hold_stop: Some(0.5),
+            parent: Some(local_parent(port)),
+            hold_stop: Some(DEADLINE.as_secs_f64()),
             ..launch(&["/bin/sh", "-c", &script])
-        };
-        assert_eq!(execute_all(Role::Lead, false, vec![start(bounded)]).unwrap(), 7);
-        stop_after(at("deaf").into());
-        let deaf = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", at("deaf"));
-        let steps = vec![start(launch(&["/bin/sh", "-c", &deaf]))];
-        let deaf = Plan {
-            kill_after: Some(0.5),
-            ..plan(Role::Lead, false, steps)
-        };
-        assert_eq!(execute_plan(&deaf).0.unwrap(), 137);
+        });
+        assert_eq!(execute_all(Role::Lead, false, vec![step]), Ok(7));
+        assert!(!parent_goes.join().unwrap(), "the stop was passed on too early");
     });
 }
 
@@ -601,7 +455,6 @@ fn broker_in_state(socket: &Path, begins: PathBuf, state: &'static str) {
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {
         for peer in listener.incoming() {
-            use std::io::Write;
             let (mut peer, begins) = (peer.unwrap(), begins.clone());
             std::thread::spawn(move || {
                 let _ = peer.write_all(ACCEPTED);
@@ -809,51 +662,6 @@ fn archive_that_cannot_be_looked_for_is_not_a_missing_one() {
 }
 
 #[test]
-fn start_is_recorded_only_in_the_record_of_the_launch() {
-    alone("start_is_recorded_only_in_the_record_of_the_launch", |folder| {
-        let at = |name: &str| folder.join(name);
-        let record = |name: &str| at(name).display().to_string();
-        // A step has checked a record, but the launch names none.
-        let once = Step::CheckEarlierStarts {
-            record: record("folder/looked-at"),
-            result: record("result"),
-            restarts: 0,
-        };
-        let step = Step::Launch(Box::new(launch(&["/bin/sh", "-c", "exit 3"])));
-        assert_eq!(execute_all(Role::Lead, false, vec![once, step]).unwrap(), 3);
-        assert!(at("folder").exists() && !at("folder/looked-at").exists());
-        // No step has checked a record, but the launch names one, whatever its end means. The next start is the
-        // second.
-        for (times, at_end, program) in [
-            (1, AtEnd::Exit, words(&["any"])),
-            (2, AtEnd::ExitUnlessStopped, vec![]),
-        ] {
-            let shows = format!("cat {} >{}; exit 4", at("record").display(), at("seen").display());
-            let named = Launch {
-                record: Some(record("record")),
-                at_end,
-                program,
-                ..launch(&["/bin/sh", "-c", &shows])
-            };
-            assert_eq!(
-                execute_all(Role::Lead, false, vec![Step::Launch(Box::new(named))]).unwrap(),
-                4
-            );
-            assert_eq!(
-                fs::read_to_string(at("seen")).unwrap(),
-                format!("started {times}\n"),
-                "the start is recorded before the program starts"
-            );
-        }
-        assert_eq!(
-            fs::read_to_string(at("record")).unwrap(),
-            "started 2\n",
-            "a launch without a program records no end"
-        );
-    });
-}
-
-#[test]
 fn step_that_fails_after_the_program_does_not_change_its_result() {
     alone(
         "step_that_fails_after_the_program_does_not_change_its_result",
@@ -883,80 +691,22 @@ fn step_that_fails_after_the_program_does_not_change_its_result() {
     );
 }
 
+/// The planner's three cases of a lead without a program, if the agent has not seen the broker's states.
 #[test]
-fn end_is_the_programs_only_when_the_plan_names_a_program() {
-    alone("end_is_the_programs_only_when_the_plan_names_a_program", |_| {
-        let argv = ["/bin/sh", "-c", "exit 6", "program", "--", "/bin/true"];
-        for (program, at_end) in [
-            (vec!["anything"], AtEnd::ExitUnlessStopped),
-            (vec![], AtEnd::Exit),
-        ] {
-            let named = Launch {
-                program: words(&program),
-                at_end,
-                ..launch(&argv)
-            };
-            let (code, ending) = execute_to_the_end(Role::Lead, false, vec![start(named)]);
-            assert_eq!(code.unwrap(), 6);
-            assert_eq!(
-                ending.program.map(|(code, _)| code),
-                program.first().map(|_| 6),
-                "{program:?}"
-            );
-        }
-    });
-}
-
-#[test]
-fn need_of_an_instance_is_taken_from_the_plan_for_any_part() {
+fn broker_without_a_program_gives_its_own_code_if_it_came_up() {
     alone(
-        "need_of_an_instance_is_taken_from_the_plan_for_any_part",
-        |folder| {
+        "broker_without_a_program_gives_its_own_code_if_it_came_up",
+        |_| {
             let failed = Category::BrokerFailed.code();
-            let ends_with = |code: u8, template: Launch| {
-                let argv = ["/bin/sh", "-c", &format!("exit {code}")]
-                    .map(Word::literal)
-                    .into();
-                execute_all(Role::Lead, false, vec![start(Launch { argv, ..template })]).unwrap()
-            };
-            let needs = |part, needs_instance| Launch {
-                part,
-                needs_instance,
-                ..launch(&["any"])
-            };
-            for part in [InstancePart::Lead, InstancePart::Command] {
-                assert_eq!(ends_with(3, needs(part, false)), 3);
-                assert_eq!(ends_with(3, needs(part, true)), failed, "{part:?}");
-                assert_eq!(
-                    ends_with(0, needs(part, true)),
-                    0,
-                    "without a result file nothing shows that it did not come up"
-                );
-                let result = Some(folder.join("empty").display().to_string());
-                assert_eq!(
-                    ends_with(
-                        0,
-                        Launch {
-                            result,
-                            ..needs(part, true)
-                        }
-                    ),
-                    failed,
-                    "its program has not begun"
-                );
+            for (needs_instance, broker_code, code) in [(false, 3, 3), (true, 0, 0), (true, 3, failed)] {
+                let step = start(Launch {
+                    program: Vec::new(),
+                    needs_instance,
+                    at_end: AtEnd::ExitUnlessStopped,
+                    ..launch(&["/bin/sh", "-c", &format!("exit {broker_code}")])
+                });
+                assert_eq!(execute_all(Role::Lead, false, vec![step]), Ok(code));
             }
-            // A launch with a socket needs an instance only if the plan says so.
-            let socket = Some(folder.join("socket").display().to_string());
-            assert_eq!(
-                ends_with(
-                    3,
-                    Launch {
-                        socket,
-                        ..needs(InstancePart::Lead, false)
-                    }
-                ),
-                3
-            );
         },
     );
 }

@@ -111,3 +111,16 @@ fn exit_trap_of_a_sidecar_without_a_command_runs_at_its_end() {
     let ended = beside.end();
     ended.expect(0, "ready\ntrapped\n", "");
 }
+
+#[test]
+fn failed_sidecar_exits_with_the_code_of_its_program() {
+    for program in ["command = '(exit 5)'", "script = 'exit 5'"] {
+        let image = pod_image(
+            &format!("[sidecars.monitor]\nwait_socket = false\n{program}\n"),
+            1,
+        );
+        let sidecar = Container::new(&image, "mc-0", &[AGENT, "sidecar", "monitor"]);
+        let ended = Running::pod(&sidecar, &Network::new()).end();
+        assert_eq!(ended.code, 5, "{program}: {}", ended.stderr);
+    }
+}
