@@ -1,7 +1,6 @@
 //! Reads what no watch delivers, above all the last warning event of an object that waits. Only events show
 //! that a quota is exceeded, or that a service account or a Secret is missing.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use flux_operator_core::decide::silent_wait::STARTUP_PROBE;
@@ -17,9 +16,8 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 
-use crate::api::version;
+use crate::api::{pages, version};
 use crate::reconcile::lookups::gangs;
 
 /// A warning that is older than this many minutes counts as resolved. Kubernetes retries at least every two minutes. But
@@ -98,7 +96,7 @@ impl Reader {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let parameters = ListParams::default().fields(field_selector).limit(EVENTS);
         Ok(newest(
-            first_pages(&api, &parameters).await?,
+            pages::first(PAGES, &api, &parameters).await?,
             now - FRESH_MINUTES.minutes(),
             is_cause,
         ))
@@ -139,7 +137,7 @@ impl Reader {
         for version in workload::VERSIONS {
             let resource = workload::resource(version);
             let api: Api<Workload> = Api::namespaced_with(self.client.clone(), namespace, &resource);
-            match first_pages(&api, &of_job).await {
+            match pages::first(PAGES, &api, &of_job).await {
                 Ok(found) => return Ok(Some(found)),
                 // This version is not served: try the next one.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -176,23 +174,6 @@ impl Reader {
     pub async fn kubernetes_minor(&self) -> Result<u32, kube::Error> {
         Ok(version::minor(&self.client.apiserver_version().await?.minor))
     }
-}
-
-/// The objects of the first `PAGES` pages of a list.
-async fn first_pages<K>(api: &Api<K>, parameters: &ListParams) -> Result<Vec<K>, kube::Error>
-where
-    K: Clone + DeserializeOwned + Debug,
-{
-    let (mut parameters, mut found) = (parameters.clone(), Vec::new());
-    for _ in 0..PAGES {
-        let page = api.list(&parameters).await?;
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => parameters.continue_token = Some(next),
-            None => break,
-        }
-    }
-    Ok(found)
 }
 
 /// Whether Kueue wrote the event, as `batch/job-kueue-controller` for example.
