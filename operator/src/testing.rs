@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use flux_operator_core::render::Options;
 use http::header::DATE;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
@@ -14,11 +15,20 @@ use tower::{BoxError, Service, ServiceExt};
 
 use crate::api::client;
 use crate::health::metrics::Metrics;
+use crate::reconcile::apply::Writer;
+use crate::reconcile::context::Context;
+use crate::reconcile::lookups::reader::Reader;
 
 /// A client of an API server that answers each request with the status code and body that `answer` returns. `answer`
 /// gets the request's body, or null if it has none. If it returns `None`, the request is never answered.
 pub fn client(answer: impl FnMut(&Parts, Value) -> Option<(u16, Value)> + Send + 'static) -> Client {
     ClientBuilder::new(server(answer), "default").build()
+}
+
+/// The context of reconciles whose API server `client` reaches.
+pub fn context(client: Client, options: Options) -> Context {
+    let metrics = Arc::new(Metrics::new().unwrap());
+    Context::new(Writer::new(client.clone()), Reader::new(client), options, metrics)
 }
 
 /// Like [`client`], but built as the operator's, with `metrics`. The API server's clock shows `time`.

@@ -41,10 +41,7 @@ fn with_fake_server_and(
         object["metadata"]["uid"] = json!("made");
         Some((200, object))
     });
-    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let context = Context::new(writer, reader, Options::default(), metrics);
-    (Arc::new(context), jobs)
+    (Arc::new(testing::context(client, Options::default())), jobs)
 }
 
 /// The MiniCluster `team/mc` as a watch delivers it.
@@ -216,9 +213,7 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
         }
     });
     let client = kube::client::ClientBuilder::new(service, "default").build();
-    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
+    let context = Arc::new(testing::context(client, Options::default()));
     let slots = Arc::new(Slots::default());
     // More MiniClusters than there are slots of both kinds.
     let reconciles = (0..160).map(|number| {

@@ -168,16 +168,11 @@ async fn read_warning(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use flux_operator_core::render::Options;
     use k8s_openapi::jiff::{Timestamp, ToSpan};
     use serde_json::json;
 
     use super::*;
-    use crate::health::metrics::Metrics;
-    use crate::reconcile::apply::Writer;
-    use crate::reconcile::lookups::reader::Reader;
     use crate::testing;
 
     #[tokio::test]
@@ -191,10 +186,8 @@ mod tests {
                 });
                 let client =
                     testing::client(move |_, _| Some((200, json!({ "metadata": {}, "items": [event] }))));
-                let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-                let metrics = Arc::new(Metrics::new().unwrap());
-                metrics.server_clock.note(&testing::date(server_time));
-                let context = Context::new(writer, reader, Options::default(), metrics);
+                let context = testing::context(client, Options::default());
+                context.metrics.server_clock.note(&testing::date(server_time));
                 let found = read_warning("ns", SilentWait::Starts("uid"), &context)
                     .await
                     .unwrap();

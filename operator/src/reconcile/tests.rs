@@ -14,9 +14,7 @@ use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::health::metrics::{Metrics, ReconcileOutcome};
-use crate::reconcile::apply::Writer;
-use crate::reconcile::lookups::reader::Reader;
+use crate::health::metrics::ReconcileOutcome;
 use crate::testing;
 
 /// A context with an API server that never answers, and the number of its requests.
@@ -27,12 +25,7 @@ fn with_silent_server() -> (Context, Arc<AtomicUsize>) {
         count.fetch_add(1, Ordering::SeqCst);
         None
     });
-    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    let metrics = Arc::new(Metrics::new().unwrap());
-    (
-        Context::new(writer, reader, Options::default(), metrics),
-        requests,
-    )
+    (testing::context(client, Options::default()), requests)
 }
 
 /// The MiniCluster `ns/mc` as a watch delivers it.
@@ -81,9 +74,7 @@ fn with_server_that_fails(
             ),
         })
     });
-    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    let metrics = Arc::new(Metrics::new().unwrap());
-    (Context::new(writer, reader, options, metrics), requests)
+    (testing::context(client, options), requests)
 }
 
 /// The MiniCluster `ns/mc` of the uid `uid`, with a status.
@@ -220,9 +211,7 @@ async fn job_that_the_watch_reports_first_keeps_its_state() {
             ),
         })
     });
-    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
+    let context = Arc::new(testing::context(client, Options::default()));
     assert!(index.set(context.index.clone()).is_ok());
     let spec = json!({ "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }] });
     reconcile(cluster_with_status(spec, json!({})), context.clone())
@@ -384,9 +373,7 @@ async fn unbound_volumes_do_not_count_as_api_silence() {
             }
         })
     });
-    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let context = Context::new(writer, reader, Options::default(), metrics);
+    let context = testing::context(client, Options::default());
     let volume = |path: &str| json!({ "path": path });
     let spec = json!({
         "size": 1, "volumes": { "a": volume("/a"), "b": volume("/b"), "c": volume("/c") },
@@ -431,13 +418,7 @@ async fn missing_permission_for_volumes_is_the_operators_error() {
             ),
         })
     });
-    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    let context = Context::new(
-        writer,
-        reader,
-        Options::default(),
-        Arc::new(Metrics::new().unwrap()),
-    );
+    let context = testing::context(client, Options::default());
     let volumes = json!({ "a": { "path": "/a" } });
     let spec = json!({
         "size": 1, "volumes": volumes, "containers": [{ "image": "app:1", "volumes": volumes }],
