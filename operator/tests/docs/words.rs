@@ -1,22 +1,10 @@
-//! The words in the operator's source are those of the vocabulary, and so are the sections of the troubleshooting page.
+//! The operator uses every word of the vocabulary, and the sections of the troubleshooting page are called like reasons.
 
 use std::path::Path;
 
 use flux_operator_core::vocabulary::{ConditionType, Reason};
 
 use test_support::pages::repository;
-
-/// Words of Kubernetes' own objects and answers that appear in the operator's source and are also words of
-/// ours.
-const OF_KUBERNETES: &[&str] = &[
-    // Conditions of a node, of a Job and of a Workload; a container's reason; a Service's clusterIP.
-    "Ready",
-    "Complete",
-    "Failed",
-    "Evicted",
-    "Completed",
-    "None",
-];
 
 /// The section about reasons of other programs (`OTHERS` in `kubectl/src/status/remedy.rs`).
 const OTHERS: &str = "Other reasons";
@@ -54,27 +42,20 @@ fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
     }
 }
 
+/// The reference explains every word of the vocabulary. The compiler does not see one that nothing uses, because of `ALL`.
 #[test]
-fn source_has_every_word_of_the_vocabulary_and_none_as_text() {
+fn every_word_of_the_vocabulary_is_used_in_the_source() {
     let source = source();
-    let reasons = Reason::ALL
-        .iter()
-        .map(|reason| (reason.name(), format!("Reason::{reason}")));
+    let reasons = Reason::ALL.iter().map(|reason| format!("Reason::{reason}"));
     let conditions = ConditionType::ALL
         .iter()
-        .map(|condition| (condition.name(), format!("ConditionType::{condition}")));
-    for (word, variant) in reasons.chain(conditions) {
+        .map(|condition| format!("ConditionType::{condition}"));
+    for variant in reasons.chain(conditions) {
         let is_used = source
             .split(&variant)
             .skip(1)
             .any(|after| !after.starts_with(char::is_alphabetic));
         assert!(is_used, "in vocabulary.rs, but not in the source: {variant}");
-        let is_text = source.contains(&format!("\"{word}\""));
-        assert_eq!(
-            is_text,
-            OF_KUBERNETES.contains(&word),
-            "\"{word}\" as text: use {variant}"
-        );
     }
 }
 
