@@ -10,8 +10,6 @@ use test_support::pages::repository;
 
 /// The jobs with write permission: they publish.
 const WRITES: [(&str, &str); 2] = [("book.yml", "publish"), ("release.yml", "publish")];
-/// This workflow uses no cache, so it builds from nothing that another run has left.
-const WITHOUT_CACHE: &str = "release.yml";
 /// What a command may begin with, besides `make` and the programs in `.ci`.
 const TOOLS: &[&str] = &[
     "cargo install --locked ",
@@ -46,21 +44,19 @@ fn workflows() -> Vec<Workflow> {
     paths.into_iter().map(read).collect()
 }
 
+fn workflow(name: &str) -> Workflow {
+    workflows()
+        .into_iter()
+        .find(|workflow| workflow.name == name)
+        .unwrap()
+}
+
 fn jobs(workflow: &Workflow) -> impl Iterator<Item = (&String, &Value)> {
     workflow.value["jobs"].as_object().unwrap().iter()
 }
 
 fn steps(job: &Value) -> &[Value] {
     job["steps"].as_array().unwrap()
-}
-
-#[test]
-fn workflows_are_exactly_the_known_five() {
-    let names: Vec<String> = workflows().into_iter().map(|workflow| workflow.name).collect();
-    assert_eq!(
-        names,
-        ["book.yml", "e2e.yml", "lint.yml", "release.yml", "test.yml"]
-    );
 }
 
 #[test]
@@ -126,36 +122,10 @@ fn each_job_has_the_rights_that_it_needs_and_a_timeout() {
     assert_eq!(writes, BTreeSet::from(may_write));
 }
 
+/// A release is built from nothing that another run has left.
 #[test]
-fn build_job_installs_toolchain_and_has_cache_unless_release() {
-    let mut seen = 0;
-    for workflow in workflows() {
-        for (job, value) in jobs(&workflow) {
-            let place = format!("{}, {job}", workflow.name);
-            let at = |fits: &dyn Fn(&Value) -> bool| steps(value).iter().position(fits);
-            let runs = |step: &Value, text: &str| step["run"].as_str().is_some_and(|run| run.contains(text));
-            let Some(build) = at(&|step| runs(step, "make ") || runs(step, "cargo ")) else {
-                continue;
-            };
-            let toolchain = at(&|step| runs(step, "rustup toolchain install"));
-            assert!(
-                toolchain.is_some_and(|toolchain| toolchain < build),
-                "{place}: the toolchain"
-            );
-            let cache = at(&|step| {
-                step["uses"]
-                    .as_str()
-                    .is_some_and(|action| action.starts_with("actions/cache@"))
-            });
-            assert_eq!(
-                cache.is_some_and(|cache| cache < build),
-                workflow.name != WITHOUT_CACHE,
-                "{place}: the cache"
-            );
-            seen += 1;
-        }
-    }
-    assert!(seen > 6, "only {seen} were found");
+fn release_uses_no_cache() {
+    assert!(!workflow("release.yml").text.contains("actions/cache@"));
 }
 
 /// A job that publishes runs no code of a dependency: it uses what other jobs have built.
@@ -169,10 +139,7 @@ fn jobs_with_write_permission_build_nothing() {
         })
     };
     for (name, job) in WRITES {
-        let workflow = workflows()
-            .into_iter()
-            .find(|workflow| workflow.name == name)
-            .unwrap();
+        let workflow = workflow(name);
         let steps = steps(&workflow.value["jobs"][job]);
         assert!(!steps.is_empty(), "{name}, {job}");
         assert_eq!(steps.iter().find(builds), None, "{name}, {job}");
@@ -182,10 +149,7 @@ fn jobs_with_write_permission_build_nothing() {
 /// Each of these programs reads credentials of its own.
 #[test]
 fn programs_that_publish_are_logged_in() {
-    let release = workflows()
-        .into_iter()
-        .find(|workflow| workflow.name == "release.yml")
-        .unwrap();
+    let release = workflow("release.yml");
     let at = |text: &str| {
         steps(&release.value["jobs"]["publish"])
             .iter()
@@ -249,10 +213,7 @@ fn published_manifests_are_pinned_and_read_by_the_tests() {
         // The Go operator's repository: tests read its manifests from other folders, which this list does not fill.
         assert_ne!(name, "flux-framework/flux-operator");
     }
-    let test = workflows()
-        .into_iter()
-        .find(|workflow| workflow.name == "test.yml")
-        .unwrap();
+    let test = workflow("test.yml");
     let steps = steps(&test.value["jobs"]["test"]);
     let at = |text: &str| {
         steps
@@ -265,36 +226,6 @@ fn published_manifests_are_pinned_and_read_by_the_tests() {
         steps[at("make test")]["env"]["UPSTREAM_MANIFESTS"],
         "${{ runner.temp }}/manifests"
     );
-}
-
-#[test]
-fn workflow_tests_gangs_with_both_apis() {
-    let e2e = workflows()
-        .into_iter()
-        .find(|workflow| workflow.name == "e2e.yml")
-        .unwrap();
-    let gangs = &e2e.value["jobs"]["gangs"];
-    let tried: Vec<(&str, &str)> = gangs["strategy"]["matrix"]["include"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|entry| {
-            (
-                entry["kubernetes"].as_str().unwrap(),
-                entry["gang"].as_str().unwrap(),
-            )
-        })
-        .collect();
-    // `GANG=1` means Kubernetes' own API, which the operator can use since 1.37.
-    assert_eq!(tried, [("1.37", "1"), ("1.35", "scheduler-plugins")]);
-    let is_make = |step: &&Value| step["run"].as_str().is_some_and(|run| run.contains("make "));
-    let step = steps(gangs).iter().find(is_make).unwrap();
-    for (variable, wanted) in [
-        ("KUBERNETES", "${{ matrix.kubernetes }}"),
-        ("GANG", "${{ matrix.gang }}"),
-    ] {
-        assert_eq!(step["env"][variable], wanted);
-    }
 }
 
 #[test]
