@@ -1,14 +1,12 @@
 use flux_shared::agent_spec::*;
 use flux_shared::command_words::{self, Word};
 use flux_shared::paths::FALLBACK_HOME;
-use proptest::prelude::*;
 
 use super::*;
 
 mod design;
 mod fields;
 mod fuzz;
-mod random;
 mod supervision;
 
 fn spec(text: &str) -> AgentSpec {

@@ -1,8 +1,9 @@
-//! A spec that validation accepts can be planned on any host, or is rejected with a reason, in limited time and
-//! without a panic.
+//! A spec that validation accepts, or that somebody has then changed, can be planned on any host, or is rejected with a
+//! reason, in limited time and without a panic.
 
 use flux_shared::validate::validate;
 use flux_shared::{derive, manifest};
+use serde_json::json;
 
 use test_support::mutate::{self, Dice};
 
@@ -74,10 +75,33 @@ fn host(dice: &mut Dice) -> Facts {
     }
 }
 
+/// The spec as somebody may have changed it. None: it cannot be read.
+fn changed(spec: &AgentSpec, dice: &mut Dice) -> Option<AgentSpec> {
+    let mut document = mutate::spoilt(&[json!({ "spec": spec })], dice);
+    // `spoilt` looks for the containers of a MiniCluster, and leaves this key.
+    document["spec"].as_object_mut()?.remove("containers");
+    let spec: AgentSpec = serde_json::from_value(document["spec"].take()).ok()?;
+    AgentSpec::from_toml(&spec.to_toml().ok()?).ok()
+}
+
+/// Plans all containers on random hosts.
+fn plan_all(spec: &AgentSpec, dice: &mut Dice) {
+    let sidecars = spec
+        .sidecars
+        .keys()
+        .map(|name| PodContainer::Sidecar(name.clone()));
+    for role in sidecars.chain([PodContainer::Runner]) {
+        match build(spec, &host(dice), &role) {
+            Ok(plan) => drop(serde_json::to_string(&plan).unwrap()),
+            Err(why) => assert!(!why.to_string().is_empty() && !why.hint().is_empty()),
+        }
+    }
+}
+
 #[test]
 fn accepted_manifest_is_planned_and_no_host_causes_a_panic() {
     let examples = mutate::miniclusters();
-    let mut planned = 0;
+    let (mut planned, mut planned_changed) = (0, 0);
     mutate::for_a_while(SECONDS, |dice| {
         let document = mutate::spoilt(&examples, dice);
         let parsed = manifest::from_value(&document).and_then(|manifest| validate(&manifest));
@@ -87,17 +111,15 @@ fn accepted_manifest_is_planned_and_no_host_causes_a_panic() {
         for index in [0, spec.size - 1] {
             plan_of(&spec, &facts(index));
         }
-        let sidecars = spec
-            .sidecars
-            .keys()
-            .map(|name| PodContainer::Sidecar(name.clone()));
-        for role in sidecars.chain([PodContainer::Runner]) {
-            match build(&spec, &host(dice), &role) {
-                Ok(plan) => drop(serde_json::to_string(&plan).unwrap()),
-                Err(why) => assert!(!why.to_string().is_empty()),
-            }
+        plan_all(&spec, dice);
+        if let Some(spec) = changed(&spec, dice).filter(|changed| *changed != spec) {
+            plan_all(&spec, dice);
+            planned_changed += 1;
         }
         planned += 1;
     });
-    assert!(planned > 5, "only {planned} were planned");
+    assert!(
+        planned > 5 && planned_changed > 1,
+        "only {planned} and {planned_changed} were planned"
+    );
 }
