@@ -1,6 +1,5 @@
 //! The five statements of Design 3.3 about MiniClusters (`shared/tests/documents/promises.md`), tested with both
-//! API versions. Here are 1 and 2, which are about objects. 3 to 5 are about pods: see
-//! `agent/plan/src/plan/tests/design.rs`.
+//! API versions. Here are 1 and 2, which are about objects. 3 to 5 are about pods.
 
 use flux_shared::crd::convert::{Version, convert};
 use k8s_openapi::api::batch::v1::Job;

@@ -80,7 +80,7 @@ pub fn words(resolved: &Resolved, restful: &Restful) -> Vec<Word> {
 
 #[cfg(test)]
 mod tests {
-    use flux_shared::agent_spec::AgentSpec;
+    use flux_shared::agent_spec::{AgentSpec, RESTFUL_COMMIT};
 
     use super::*;
     use crate::facts::Facts;
@@ -113,5 +113,26 @@ mod tests {
         assert_eq!(nodes("size=2"), "2");
         assert_eq!(nodes("size=2\nmax_size=8"), "8");
         assert_eq!(nodes("size=2\n[network]\nhostlist='mc-[0-1],burst-0-[0-3]'"), "6");
+    }
+
+    #[test]
+    fn default_branch_of_the_restful_api_is_pinned() {
+        let spec = AgentSpec::from_toml("name='mc'\n").unwrap();
+        let facts = Facts::default();
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        let has = |restful: &Restful, word: &str| words(&resolved, restful).contains(&Word::literal(word));
+        let pin = format!("--commit={RESTFUL_COMMIT}");
+        let default = Restful::default();
+        assert!(has(&default, "--branch=main") && has(&default, "--port=5000") && has(&default, &pin));
+        let mirror = Restful {
+            repository: "https://mirror.example.com/api".into(),
+            ..Restful::default()
+        };
+        assert!(has(&mirror, &pin));
+        let chosen = Restful {
+            branch: "develop".into(),
+            ..Restful::default()
+        };
+        assert!(!has(&chosen, &pin), "a branch that the user chose");
     }
 }

@@ -4,7 +4,6 @@ use flux_shared::paths::FALLBACK_HOME;
 
 use super::*;
 
-mod design;
 mod fields;
 mod fuzz;
 mod supervision;
