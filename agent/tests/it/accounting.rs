@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use crate::image::{agent, folder};
-use crate::live::{eventually, send};
 
 struct Instance(tempfile::TempDir);
 
@@ -94,38 +93,4 @@ fn failed_accounting_logs_one_line_and_command_runs() {
         "{messages}"
     );
     assert_eq!(messages.lines().count(), 1, "{messages}");
-}
-
-/// The accounting client may take long. A stop during this time must not be lost.
-#[test]
-fn stop_during_accounting_prevents_the_command() {
-    let top = folder();
-    let flux = top.path().join("flux");
-    let text = format!(
-        "#!/bin/sh\ntouch {}\nexec sleep 60\n",
-        top.path().join("asked").display()
-    );
-    fs::write(&flux, text).unwrap();
-    fs::set_permissions(&flux, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", top.path().display(), std::env::var("PATH").unwrap());
-    let mut command = Command::new(agent());
-    command.args([
-        "accounting",
-        "--database=/nonexistent/db",
-        "--user=ada",
-        "--",
-        "sh",
-        "-c",
-        "echo ran",
-    ]);
-    let child = command.env("PATH", path).stdout(Stdio::piped()).spawn().unwrap();
-    eventually("the client is called", || {
-        top.path().join("asked").exists().then_some(())
-    });
-    send(child.id().cast_signed(), 15);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(
-        (output.status.code(), output.stdout.as_slice()),
-        (Some(143), b"".as_slice())
-    );
 }

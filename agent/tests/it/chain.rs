@@ -637,16 +637,6 @@ fn follower_that_fails_before_the_start_names_its_snippet() {
 }
 
 #[test]
-fn follower_stopped_while_waiting_exits_with_replace_code() {
-    let images = images(&submit("true"), 2);
-    let follower = pod(&images, 1, &Network::new());
-    follower.wait_for_output("waiting for mc-0");
-    follower.signal(15);
-    assert_eq!(follower.end().code, i32::from(REPLACE));
-    assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
-}
-
-#[test]
 fn complete_workers_exit_0_only_after_joining() {
     let spec = submit("while [ ! -e /tmp/go ]; do sleep 0.02; done") + "[flux]\ncomplete_workers = true\n";
     let all = images(&spec, 2);

@@ -157,25 +157,6 @@ fn sigtstp_suspends_and_sigcont_resumes_the_program() {
 }
 
 #[test]
-fn second_stop_kills_a_program_that_ignores_the_first() {
-    let solo = Solo::new(
-        "",
-        "pre = \"trap '' TERM INT HUP; echo ready; while :; do sleep 1; done\"",
-        "echo never",
-    );
-    let running = solo.start();
-    running.wait_for_output("ready");
-    running.signal(15);
-    // Within 200 ms, the agent takes a second stop for a duplicate of the first, and ignores it.
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    running.signal(15);
-    let ended = running.end();
-    // The shell was killed, but the exit code reports the stop.
-    assert_eq!(ended.code, 143, "{}", ended.stderr);
-    assert!(!ended.stdout.contains("never"), "{}", ended.stdout);
-}
-
-#[test]
 fn a_terminal_belongs_to_the_program_while_it_runs() {
     let script = |line: &str, input: &[u8]| {
         let command = format!("{} time -- sh -c '{line}'", agent().display());
@@ -324,16 +305,6 @@ fn last_output_of_a_program_is_not_lost() {
     // A process that keeps the output open does not delay the end of the container.
     let running = Running::as_init(&time(&["sh", "-c", "sleep 300 & echo end; exit 6"]));
     assert_eq!(running.end().code, 6);
-}
-
-#[test]
-fn stop_during_init_prevents_the_program() {
-    let solo = Solo::new("", "init = 'echo init; sleep 77'", "echo never");
-    let running = solo.start();
-    running.wait_for_output("init");
-    running.signal(15);
-    let ended = running.end();
-    ended.expect(143, "init\n", "");
 }
 
 #[test]

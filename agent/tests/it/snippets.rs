@@ -140,35 +140,6 @@ fn exit_0_before_flux_is_named_and_fails_a_follower() {
     }
 }
 
-/// A pod may be deleted during `post`: the job has ended, and its result stays.
-#[test]
-fn stop_during_post_keeps_the_jobs_result() {
-    let post = "post = 'echo tidying; while :; do sleep 0.1; done'";
-    for code in [0, 7] {
-        let solo = Solo::new("", post, &format!("exit {code}"));
-        let running = solo.start();
-        running.wait_for_output("tidying");
-        running.signal(15);
-        let ended = running.end();
-        let termination = solo.termination();
-        assert_eq!(
-            (ended.code, termination.by, termination.code),
-            (code, Ender::Program, code as u8),
-            "{}",
-            ended.stderr
-        );
-        assert_eq!(
-            (termination.program_code, termination.snippet.as_deref()),
-            (Some(code as u8), Some("post"))
-        );
-        assert_ne!(termination.failed_post(), None);
-        assert_eq!(
-            termination.message,
-            "the pod was stopped while the snippet post was still running."
-        );
-    }
-}
-
 #[test]
 fn quiet_shows_the_job_and_post_and_the_reason_of_a_failure() {
     let snippets = "init = 'echo init; echo more >&2'\npre = 'echo pre'\npost = 'echo post; echo err >&2'";

@@ -316,6 +316,7 @@ fn stop_while_the_parent_is_awaited_starts_nothing() {
         stops: &ONCE_OR_TWICE,
         spec,
         reached: "waiting for mc-0",
+        check_image: &|image, _, _| assert_eq!(termination_of(image), Termination::new(Ender::Stop, REPLACE)),
         ..FOLLOWER
     }
     .check();
@@ -453,11 +454,24 @@ fn stop_during_post_does_not_change_the_jobs_result() {
                 launch(&format!("echo ran program; exit {code}"))
             )
         };
-        let code: &(dyn Fn(Stop) -> i32 + Sync) = &|_| code;
+        let check_image: &(dyn Fn(&Image, Stop, SystemTime) + Sync) = &|image, stop, _| {
+            let termination = termination_of(image);
+            assert_eq!(
+                (termination.by, termination.code, termination.program_code),
+                (Ender::Program, code, Some(code)),
+                "{stop:?}"
+            );
+            assert_ne!(termination.failed_post(), None, "{stop:?}");
+            assert_eq!(
+                termination.message,
+                "the pod was stopped while the snippet post was still running."
+            );
+        };
         Stage {
             spec,
             reached: "ran post\n",
-            code,
+            code: &|_| code.into(),
+            check_image,
             ..ALONE
         }
         .check();

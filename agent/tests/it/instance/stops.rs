@@ -156,18 +156,6 @@ fn program_that_ignores_stop_is_killed_within_grace_period() {
     }
 }
 
-#[test]
-fn stopped_instance_without_a_program_exits_143() {
-    let images = images("", 2);
-    let pods = start(&images, &Network::new(), &[]);
-    eventually("the instance", || {
-        (status(&pods[0])["state"] == "run").then_some(())
-    });
-    pods.iter().for_each(|pod| pod.signal(15));
-    let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
-    assert_eq!(codes, [143, 0]);
-}
-
 /// A container without a command may have a terminal. Flux then runs a shell, which ends by SIGHUP.
 #[test]
 fn instance_without_a_command_completes_only_if_shut_down() {
