@@ -26,7 +26,7 @@ use expected::{Effect, Expected, Launched, no_snippet, text};
 
 /// A cluster to run, with its special conditions.
 struct Case {
-    /// A MiniCluster or an AgentSpec.
+    /// A MiniCluster.
     input: String,
     ids: (u32, u32),
     environment: Vec<(&'static str, &'static str)>,
@@ -38,7 +38,6 @@ struct Case {
     /// Variables that the prefix adds.
     added: Vec<(&'static str, &'static str)>,
     sidecars: Vec<&'static str>,
-    certificate: bool,
     /// Whether the image has a shell and users. If not, it is almost empty.
     shell: bool,
     /// The host name of all pods if they use the network of their nodes.
@@ -58,16 +57,12 @@ fn input(name: &str) -> Case {
         left: Vec::new(),
         added: Vec::new(),
         sidecars: Vec::new(),
-        certificate: true,
         shell: true,
         node: None,
     }
 }
 
 fn spec_of(input: &str) -> AgentSpec {
-    if !input.contains("kind: MiniCluster") {
-        return AgentSpec::from_toml(input).unwrap();
-    }
     let cluster = validate(&manifest::parse(input).unwrap()).unwrap();
     derive::agent_spec(&cluster)
 }
@@ -232,9 +227,7 @@ fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
         image.file("/etc/nsswitch.conf", 0o644, "hosts: files\n");
     }
     image.hosts(&spec.name, &spec.network.service, size);
-    if case.certificate {
-        image.certificate(case.ids);
-    }
+    image.certificate(case.ids);
     if case.ids.0 != 0 {
         // As in a pod whose init containers run as the same user: they create these folders.
         for folder in ["/mnt/flux", "/mnt/flux/config"] {
@@ -464,27 +457,12 @@ fn missing_home_is_replaced_by_the_volume_for_it() {
     });
 }
 
-#[test]
-fn a_script() {
-    compare(&input("script.yaml"));
-}
-
 fn mini_cluster(spec: &str) -> Case {
     let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mc}\nspec:\n  ";
     Case {
         input: format!("{head}{}\n", spec.trim().replace('\n', "\n  ")),
         ..input("hello.yaml")
     }
-}
-
-#[test]
-fn a_plain_indexed_jobs_pod_with_a_short_spec() {
-    let spec = "name = 'plain'\n[runner.program]\nmode = 'submit'\nwords = ['hostname']\n";
-    compare(&Case {
-        certificate: false,
-        input: spec.into(),
-        ..input("hello.yaml")
-    });
 }
 
 #[test]
