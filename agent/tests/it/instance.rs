@@ -74,37 +74,6 @@ fn jobs_of_named_queues_run() {
 }
 
 #[test]
-fn lead_exits_with_code_of_the_job_and_followers_with_0() {
-    for (script, code) in [
-        ("exit 0", 0),
-        ("exit 7", 7),
-        ("exit 126", 126),
-        ("exit 240", 240),
-        ("kill -9 $$", 137),
-    ] {
-        let images = images(&submit(script), 2);
-        let command = run_words(&[]);
-        let pods: Vec<Container> = images
-            .iter()
-            .enumerate()
-            .map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command))
-            .collect();
-        let ended = run(&pods);
-        assert_eq!(
-            (ended[0].code, ended[1].code),
-            (i32::from(code), 0),
-            "{script}: {ended:?}"
-        );
-        let terminations = [termination_of(&images[0]), termination_of(&images[1])];
-        let want = Termination {
-            program_code: Some(code),
-            ..Termination::new(Ender::Program, code)
-        };
-        assert_eq!(terminations, [want, Termination::new(Ender::Program, 0)]);
-    }
-}
-
-#[test]
 fn instance_comes_up_with_ipv6_only_and_dual_stack() {
     for networks in [&[V6] as &[&str], &[V6, V4], &[V4, V6]] {
         let all = images(
