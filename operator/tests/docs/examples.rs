@@ -8,7 +8,7 @@ use serde_json::Value;
 use test_support::pages::{REPOSITORY, repository};
 use test_support::repository::yaml_files;
 
-/// Another name or place of a field, and the one that the examples use.
+/// Another name or place of a field, and the one that the examples use. Two fields have only their block there.
 const TWINS: &[(&str, &str)] = &[
     (".fluxuser", ".fluxUser"),
     ("spec.containers[].fluxLogLevel", "spec.flux.logLevel"),
@@ -21,6 +21,8 @@ const TWINS: &[(&str, &str)] = &[
     (".cleanupMiniCluster", ".cleanup"),
     (".volumeName", ".volumeHandle"),
     ("spec.services", "spec.containers"),
+    (".fluxUser.disable", ".fluxUser"),
+    (".fluxRestful.disable", ".fluxRestful"),
 ];
 
 /// The example that explains a field best, by the field's path. `Place` has the order.
@@ -106,12 +108,11 @@ impl Examples {
                 path
             }
         });
-        // First an example of this version, then any that sets the field, and then the one of its block.
+        // First an example of this version, then any that sets the field.
         let own = [path, &twin]
             .into_iter()
             .find(|path| self.0.get(*path).is_some_and(|place| !place.is_of_other_version));
-        let blocks = twin.rmatch_indices('.').map(|(at, _)| &twin[..at]);
-        let paths = own.into_iter().chain([path, &twin]).chain(blocks);
+        let paths = own.into_iter().chain([path, &twin]);
         let Some(place) = paths.filter_map(|path| self.0.get(path)).next() else {
             return String::new();
         };

@@ -42,14 +42,19 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
         let minor = fixture.minor().await;
         let mut wrong = Vec::new();
         let folders = ["examples", "shared/tests/spellings"].map(|folder| repository().join(folder));
-        for file in folders.iter().flat_map(|folder| yaml_files(folder)) {
+        let files: Vec<_> = folders.iter().flat_map(|folder| yaml_files(folder)).collect();
+        assert!(files.len() > 60, "{files:?}");
+        for file in files {
             let text = std::fs::read_to_string(&file).unwrap();
             let Some(mut document) = minicluster(&text) else {
                 continue;
             };
             document["metadata"]["namespace"] = json!(fixture.namespace);
             let document = convert(document, Version::V1alpha2).unwrap();
-            let objects = rendered(&document, &Options::default(), &RenderFacts::default());
+            let render = || rendered(&document, &Options::default(), &RenderFacts::default());
+            let objects = render();
+            // The same input gives the same objects, also in the order of their fields.
+            assert_eq!(format!("{objects:?}"), format!("{:?}", render()));
             let mut answers = vec![offer_minicluster(&fixture, &document).await];
             // In this Kubernetes, the operator would not create these objects. `false`: no dry run has shown that the
             // API server keeps image volumes.

@@ -12,7 +12,6 @@ mod deletion;
 mod design;
 mod edit;
 mod ends;
-mod examples;
 mod faults;
 mod fuzz;
 mod gangs;
