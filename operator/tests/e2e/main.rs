@@ -84,45 +84,6 @@ fn hello_world_prints_live_and_ends_with_0() {
     });
 }
 
-#[test]
-fn exit_code_7_goes_through_pod_job_and_minicluster() {
-    test("seven", async |fixture| {
-        fixture
-            .create("seven", 2, json!({ "command": "sh -c 'exit 7'" }))
-            .await;
-        let status = fixture.when_condition("seven", "Failed").await;
-        assert_eq!(
-            (&status["exitCode"], &status["phase"]),
-            (&json!(7), &json!("Failed")),
-            "{status:#}"
-        );
-        assert_eq!(status["failedIndex"], 0);
-        let lead = fixture.lead("seven").await.unwrap().status.unwrap();
-        let code = lead.container_statuses.unwrap()[0]
-            .state
-            .clone()
-            .unwrap()
-            .terminated
-            .unwrap()
-            .exit_code;
-        assert_eq!((lead.phase.as_deref(), code), (Some("Failed"), 7));
-        // The Job controller sets the final condition once the pods have ended.
-        let failed = fixture
-            .until("the Job has failed", async || {
-                let job: Job = fixture.api().get("seven").await.unwrap();
-                job.status?
-                    .conditions?
-                    .into_iter()
-                    .find(|condition| condition.type_ == "Failed" && condition.status == "True")
-            })
-            .await;
-        assert!(
-            failed.message.as_ref().unwrap().contains("exit code 7"),
-            "{failed:?}"
-        );
-    });
-}
-
 /// The operator asks the other pods to end, by an annotation that the kubelet writes into a file of the pod. If
 /// they kept running, the Job controller would delete them and their logs.
 #[test]

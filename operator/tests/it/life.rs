@@ -29,8 +29,22 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
             ("mc", 4, "mc-[0-3]")
         );
         let secret = fixture.secret("mc", "curve").await.unwrap();
-        let text = String::from_utf8(secret.data.unwrap()["curve.cert"].0.clone()).unwrap();
+        let text = String::from_utf8(secret.data.clone().unwrap()["curve.cert"].0.clone()).unwrap();
         Certificate::parse(&text).unwrap();
+        let volumes = pods[&0].spec.as_ref().unwrap().volumes.iter().flatten();
+        let mut secrets = volumes.filter_map(|volume| volume.secret.as_ref()?.secret_name.clone());
+        assert!(secrets.any(|name| name == secret.name_any()));
+        // The first call for the Job is a dry run.
+        let calls = operator.calls.all();
+        let created = calls.iter().filter(|call| call.verb == "create");
+        let created: Vec<&str> = created.map(|call| call.resource.as_str()).collect();
+        let job = created.iter().rposition(|kind| *kind == "jobs").unwrap();
+        for kind in ["configmaps", "secrets"] {
+            assert!(
+                created[..job].contains(&kind),
+                "{kind} before the Job: {created:?}"
+            );
+        }
         let service: Service = fixture.api().get("flux-service").await.unwrap();
         assert_eq!(service.spec.unwrap().publish_not_ready_addresses, Some(true));
 
@@ -211,6 +225,10 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
         })
         .await;
         assert_eq!(failed.reason.as_deref(), Some("PodFailurePolicy"));
+        assert!(
+            failed.message.as_ref().unwrap().contains("exit code 7"),
+            "{failed:?}"
+        );
     });
 }
 

@@ -9,7 +9,6 @@ mod canary;
 mod change;
 mod dead_fields;
 mod deletion;
-mod design;
 mod edit;
 mod ends;
 mod faults;

@@ -525,7 +525,16 @@ fn secrets_of_users_and_rest_api_are_created_once_and_named() {
         assert_eq!(text(&restful, "token").await, "mine");
         assert_eq!(text(&restful, "secret-key").await.len(), 32);
         let pods = fixture.pods("mc", 1).await;
-        let runner = &pods[&0].spec.as_ref().unwrap().containers[0];
+        let pod = pods[&0].spec.as_ref().unwrap();
+        let volumes = pod.volumes.iter().flatten();
+        let mounted: Vec<&str> = volumes
+            .filter_map(|volume| volume.secret.as_ref()?.secret_name.as_deref())
+            .collect();
+        assert!(
+            mounted.contains(&users.as_str()) && mounted.contains(&restful.as_str()),
+            "{mounted:?}"
+        );
+        let runner = &pod.containers[0];
         let mounts: Vec<&str> = runner
             .volume_mounts
             .iter()
