@@ -215,11 +215,23 @@ fn failed_start_names_bash_when_the_image_has_none() {
 
 #[test]
 fn missing_shell_is_reported_in_one_line() {
-    for spec in [
-        format!("{JOB}[runner.snippets]\npre = 'echo'\n"),
-        "[runner.program]\nmode = 'script'\ntext = 'echo'\n".to_owned(),
-        "[runner.program]\nmode = 'batch-raw'\ntext = 'echo'\n".to_owned(),
-        format!("{JOB}[sidecars.web]\ncommand = 'echo'\n"),
+    for (spec, what) in [
+        (
+            format!("{JOB}[runner.snippets]\npre = 'echo'\n"),
+            "the snippet `pre`",
+        ),
+        (
+            "[runner.program]\nmode = 'script'\ntext = 'echo'\n".to_owned(),
+            "the script",
+        ),
+        (
+            "[runner.program]\nmode = 'batch-raw'\ntext = 'echo'\n".to_owned(),
+            "the batch script",
+        ),
+        (
+            format!("{JOB}[sidecars.web]\ncommand = 'echo'\n"),
+            "the snippet `command`",
+        ),
     ] {
         let image = scratch(&spec);
         let words: &[&str] = if spec.contains("sidecars") {
@@ -235,10 +247,10 @@ fn missing_shell_is_reported_in_one_line() {
             "{spec}: {ended:?}"
         );
         let line = ended.stderr.trim_end();
-        assert!(
-            !line.contains('\n') && line.contains("flux-agent: shell-missing: failed to find a shell for"),
-            "{line}"
+        let cause = format!(
+            "flux-agent: shell-missing: failed to find a shell for {what}. Use an image with /bin/sh"
         );
+        assert!(!line.contains('\n') && line.starts_with(&cause), "{line}");
         let mut after = image.tree();
         after.remove(TERMINATION_LOG);
         assert!(line.ends_with(&termination.message), "{line}");

@@ -169,22 +169,6 @@ fn agent_gives_up_on_a_volume_that_it_cannot_write_to() {
 }
 
 #[test]
-fn agent_gives_up_on_a_snippet_without_a_shell() {
-    let image = pod_image("[runner.snippets]\ninit = 'echo hi'", 1);
-    for shell in ["bash", "dash", "sh"] {
-        std::fs::remove_file(image.at("/usr/bin").join(shell)).unwrap();
-    }
-    gives_up(
-        &image,
-        "mc-0",
-        &[],
-        ROOT,
-        Category::ShellMissing,
-        &["init", "/bin/sh"],
-    );
-}
-
-#[test]
 fn panic_leaves_a_termination_message() {
     let image = pod_image("", 1);
     let command = run_words(&[]);
