@@ -69,11 +69,7 @@ fn every_action_is_named_by_its_commit_and_its_version() {
         {
             let (action, version) = line.split_once(" # ").unwrap_or((line, ""));
             let digest = action.split_once('@').map_or("", |(_, digest)| digest);
-            let is_commit = digest.len() == 40
-                && digest
-                    .chars()
-                    .all(|character| matches!(character, '0'..='9' | 'a'..='f'));
-            assert!(is_commit && version.starts_with('v'), "{name}: {line}");
+            assert!(is_commit(digest) && version.starts_with('v'), "{name}: {line}");
             seen += 1;
         }
     }
@@ -205,11 +201,7 @@ fn published_manifests_are_pinned_and_read_by_the_tests() {
     assert!(files.len() > 100 && repositories.len() > 10, "{list}");
     for repository in repositories {
         let (name, commit) = repository.split_once(' ').unwrap();
-        let is_commit = commit.len() == 40
-            && commit
-                .chars()
-                .all(|character| matches!(character, '0'..='9' | 'a'..='f'));
-        assert!(is_commit && name.split('/').count() == 2, "{repository}");
+        assert!(is_commit(commit) && name.split('/').count() == 2, "{repository}");
         // The Go operator's repository: tests read its manifests from other folders, which this list does not fill.
         assert_ne!(name, "flux-framework/flux-operator");
     }
@@ -247,6 +239,13 @@ fn fetched_tools_have_versions() {
             );
         }
     }
+}
+
+fn is_commit(text: &str) -> bool {
+    text.len() == 40
+        && text
+            .chars()
+            .all(|character| matches!(character, '0'..='9' | 'a'..='f'))
 }
 
 fn is_assignment(word: &str) -> bool {

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Api;
 use serde_json::{Value, json};
+use test_support::api_server::has_ended;
 use test_support::node::{Fixture, app_image, test};
 
 const ROUNDS: u32 = 20;
@@ -60,11 +61,6 @@ async fn half_of_the_node(fixture: &Fixture) -> u32 {
         })
         .sum();
     (all - used) / 2
-}
-
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn scheduler() -> String {

@@ -3,11 +3,10 @@
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
+use crate::storage;
 use test_support::api_server::{Fixture, condition, test, until};
 
 /// A change of an existing MiniCluster.
@@ -197,16 +196,7 @@ fn with_volume() -> Value {
 }
 
 async fn has_volume(fixture: &Fixture, name: &str) -> bool {
-    let volumes: Api<PersistentVolume> = Api::all(fixture.client.clone());
-    let volume = volumes
-        .get_opt(&format!("{}.{name}.data", fixture.namespace))
-        .await
-        .unwrap();
-    volume.is_some()
-        || fixture
-            .find::<PersistentVolumeClaim>(&format!("{name}.data"))
-            .await
-            .is_some()
+    storage::volume(fixture, name).await.is_some() || storage::claim(fixture, name).await.is_some()
 }
 
 /// Plays the kubelet for all pods, including those of services.

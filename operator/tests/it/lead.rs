@@ -13,6 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::prometheus::free_address;
 use test_support::api_server::{Call, Calls, DEADLINE, Fault, SETTLE, test, until};
 use test_support::call::assert_sufficient_and_all_used;
 use test_support::installation::Installation;
@@ -31,14 +32,6 @@ async fn ask(port: u16, path: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 #[test]
@@ -61,7 +54,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
                 .spec?
                 .holder_identity
         };
-        let port = free_port();
+        let port = free_address().port();
         let deployment = Api::<Deployment>::namespaced(fixture.client.clone(), NAMESPACE)
             .get("flux-operator")
             .await
@@ -227,7 +220,7 @@ fn operator_without_minicluster_list_is_unready_but_stops() {
             let is_list = call.resource == "miniclusters" && call.verb == "list";
             is_list.then_some(Fault::Answer(404))
         });
-        let port = free_port();
+        let port = free_address().port();
         let operator = fixture
             .operator_of(calls.clone(), |settings| {
                 settings.health = Some(([127, 0, 0, 1], port).into());

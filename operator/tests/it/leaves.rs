@@ -9,7 +9,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::change::gone;
@@ -148,13 +148,8 @@ async fn alone(fixture: &Fixture, version: Version) -> (Api<CustomResourceDefini
     let definitions: Api<CustomResourceDefinition> = Api::all(fixture.client.clone());
     let crd = serde_json::from_value(crd).unwrap();
     definitions.create(&PostParams::default(), &crd).await.unwrap();
-    let resource = ApiResource {
-        api_version: format!("{group}/{}", version.name()),
-        version: version.name().into(),
-        group,
-        kind: "MiniCluster".into(),
-        plural: "miniclusters".into(),
-    };
+    let kind = GroupVersionKind::gvk(&group, version.name(), "MiniCluster");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "miniclusters");
     let miniclusters = Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource);
     until("the API is served", async || {
         miniclusters.list(&ListParams::default()).await.ok()

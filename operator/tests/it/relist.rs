@@ -6,22 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::Api;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::storage;
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, operator_kubeconfig, test, until};
 use test_support::control_plane::kubeconfig_via;
-
-fn spec() -> serde_json::Value {
-    json!({
-        "size": 1,
-        "volumes": { "data": { "path": "/tmp/data" } },
-        "containers": [{ "image": "app:1", "command": "ls /data", "volumes": { "data": { "path": "/data" } } }],
-    })
-}
 
 /// A connection to the API server that can be cut: connections end, and no new one is served.
 struct Line {
@@ -85,12 +76,8 @@ async fn operator_behind_line(fixture: &Fixture) -> (Operator, Line) {
 fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
     test("relist", async |fixture| {
         let (operator, line) = operator_behind_line(&fixture).await;
-        let volume = async |name: &str| {
-            let api: Api<PersistentVolume> = Api::all(fixture.client.clone());
-            api.get_opt(&format!("{}.{name}.data", fixture.namespace))
-                .await
-                .unwrap()
-        };
+        let volume = async |name: &str| storage::volume(&fixture, name).await;
+        let spec = || storage::spec(json!({ "path": "/tmp/data" }));
         for name in ["goes", "comes-again"] {
             fixture.create(name, spec()).await;
             fixture.pods(name, 1).await;

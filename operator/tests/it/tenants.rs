@@ -11,15 +11,8 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::operator_process;
+use crate::{operator_process, storage};
 use test_support::api_server::{DEADLINE, Fixture, apply, condition, test, until};
-
-fn with_volume(volume: Value) -> Value {
-    json!({
-        "size": 1, "volumes": { "data": volume },
-        "containers": [{ "image": "app:1", "command": "ls /data", "volumes": { "data": { "path": "/data" } } }],
-    })
-}
 
 async fn create(api: &Api<MiniCluster>, name: &str, spec: Value) -> Result<MiniCluster, kube::Error> {
     let object = json!({ "metadata": { "name": name }, "spec": spec });
@@ -40,7 +33,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
         ] {
             // The API server begins to use the policy a little after it has been applied.
             until("the tenant is refused", async || {
-                match create(&tenant, name, with_volume(volume.clone())).await {
+                match create(&tenant, name, storage::spec(volume.clone())).await {
                     Err(kube::Error::Api(status)) => {
                         assert!(
                             status.code == 403 && status.message.contains("PersistentVolumes"),
@@ -65,7 +58,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
         )
         .await
         .unwrap();
-        let add = Patch::Merge(json!({ "spec": with_volume(json!({ "path": "/etc" })) }));
+        let add = Patch::Merge(json!({ "spec": storage::spec(json!({ "path": "/etc" })) }));
         assert!(
             tenant
                 .patch("plain", &PatchParams::default(), &add)
@@ -75,7 +68,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
         );
 
         // The tenant may go on using what an administrator created.
-        let given = with_volume(json!({ "path": "/data" }));
+        let given = storage::spec(json!({ "path": "/data" }));
         fixture.create("given", given).await;
         let change = Patch::Merge(json!({ "spec": { "ttlSecondsAfterFinished": 9 } }));
         tenant
@@ -303,7 +296,7 @@ fn objects_of_another_flux_operator_are_not_touched() {
             (
                 "disk",
                 {
-                    let mut spec = with_volume(json!({ "path": "/x" }));
+                    let mut spec = storage::spec(json!({ "path": "/x" }));
                     spec["network"] = own("disk")["network"].take();
                     spec
                 },

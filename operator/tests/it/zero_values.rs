@@ -8,7 +8,7 @@ use flux_shared::manifest;
 use flux_shared::validate::{Problem, validate_and_note};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::{Map, Value, json};
 
 use test_support::api_server::{Fixture, test, until};
@@ -20,6 +20,12 @@ const V1ALPHA2: &str = include_str!("../../../shared/src/crd/shape/v1alpha2.json
 
 /// What a typed client sent (`archive: {}`, an empty leadBroker, nulls, a status).
 const GO_CLIENT: &str = include_str!("zero_values/go_client.json");
+
+/// A dry run.
+const TRY_ONLY: PostParams = PostParams {
+    dry_run: true,
+    field_manager: None,
+};
 
 /// Numbers without `omitempty`.
 const NUMBERS: &[&str] = &[
@@ -219,13 +225,8 @@ fn every_zero_value_means_not_set() {
 }
 
 fn miniclusters(fixture: &Fixture, group: &str) -> Api<DynamicObject> {
-    let resource = ApiResource {
-        group: group.into(),
-        version: "v1alpha2".into(),
-        api_version: format!("{group}/v1alpha2"),
-        kind: "MiniCluster".into(),
-        plural: "miniclusters".into(),
-    };
+    let kind = GroupVersionKind::gvk(group, "v1alpha2", "MiniCluster");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "miniclusters");
     Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
 }
 
@@ -233,16 +234,10 @@ fn miniclusters(fixture: &Fixture, group: &str) -> Api<DynamicObject> {
 fn the_api_server_takes_every_zero_value() {
     test("zero-values", async |fixture| {
         let api = miniclusters(&fixture, "flux-framework.org");
-        let (try_only, mut wrong) = (
-            PostParams {
-                dry_run: true,
-                field_manager: None,
-            },
-            Vec::new(),
-        );
+        let mut wrong = Vec::new();
         for (case, _, spec) in cases(Version::V1alpha2, V1ALPHA2) {
             let object = serde_json::from_value(document(Version::V1alpha2, "mc", &spec)).unwrap();
-            if let Err(error) = api.create(&try_only, &object).await {
+            if let Err(error) = api.create(&TRY_ONLY, &object).await {
                 wrong.push(format!("{case}: {error}"));
             }
         }
@@ -255,13 +250,7 @@ fn the_api_server_takes_every_zero_value() {
 fn typed_client_updates_what_was_applied_without_zero_values() {
     test("typed-update", async |fixture| {
         let api = miniclusters(&fixture, "flux-framework.org");
-        let (try_only, mut wrong) = (
-            PostParams {
-                dry_run: true,
-                field_manager: None,
-            },
-            Vec::new(),
-        );
+        let mut wrong = Vec::new();
         for (number, base) in bases().into_iter().enumerate() {
             let name = format!("mc-{number}");
             let object = serde_json::from_value(document(Version::V1alpha2, &name, &base)).unwrap();
@@ -282,13 +271,13 @@ fn typed_client_updates_what_was_applied_without_zero_values() {
                 }
                 let mut written = made.clone();
                 written.data["spec"] = spec;
-                if let Err(error) = api.replace(&name, &try_only, &written).await {
+                if let Err(error) = api.replace(&name, &TRY_ONLY, &written).await {
                     wrong.push(format!("{name}: {case}: {error}"));
                 }
                 // A real change is still rejected, also beside zero values.
                 written.data["spec"]["containers"][0]["command"] = json!("other");
                 let refused = api
-                    .replace(&name, &try_only, &written)
+                    .replace(&name, &TRY_ONLY, &written)
                     .await
                     .unwrap_err()
                     .to_string();
@@ -330,11 +319,7 @@ fn typed_client_may_write_a_number_as_a_text() {
         let replace = async |spec| {
             let mut written = made.clone();
             written.data["spec"] = spec;
-            let try_only = PostParams {
-                dry_run: true,
-                ..PostParams::default()
-            };
-            let written = api.replace("mc", &try_only, &written).await;
+            let written = api.replace("mc", &TRY_ONLY, &written).await;
             written.map(|_| ()).map_err(|error| error.to_string())
         };
         assert_eq!(replace(spec(json!("4"), "1Gi", json!("512"))).await, Ok(()));
@@ -432,12 +417,8 @@ fn go_operator_object_stays_valid_when_crd_is_replaced() {
         let mut invalid = object.clone();
         invalid.metadata.name = Some("invalid".into());
         invalid.data["spec"]["size"] = json!(0);
-        let try_only = PostParams {
-            dry_run: true,
-            field_manager: None,
-        };
         until("our schema counts", async || {
-            api.create(&try_only, &invalid).await.err()
+            api.create(&TRY_ONLY, &invalid).await.err()
         })
         .await;
 

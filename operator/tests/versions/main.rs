@@ -22,7 +22,7 @@ use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
 use kube::api::{Patch, PatchParams};
 use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, GroupVersionKind};
 use kube::discovery::ApiResource;
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
@@ -174,13 +174,8 @@ impl Fixture {
     }
 
     fn api(&self, version: Version) -> Api<DynamicObject> {
-        let resource = ApiResource {
-            group: "flux-framework.org".into(),
-            version: version.name().into(),
-            api_version: version.api_version(),
-            kind: "MiniCluster".into(),
-            plural: "miniclusters".into(),
-        };
+        let kind = GroupVersionKind::gvk("flux-framework.org", version.name(), "MiniCluster");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "miniclusters");
         Api::namespaced_with(self.client.clone(), "default", &resource)
     }
 
