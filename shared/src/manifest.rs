@@ -157,8 +157,11 @@ fn items(mut document: Value) -> Vec<Value> {
     }
 }
 
-/// Notices about keys of mappings in `text` that silently lose their value.
+/// Notices about keys of mappings in `text` that silently lose their value. Problems may exist because of that.
 pub fn notices(text: &str) -> Vec<Notice> {
+    if text.len() > MOST_BYTES {
+        return Vec::new();
+    }
     let nodes = keys::documents(text);
     duplicate_key(text)
         .into_iter()
@@ -184,7 +187,9 @@ fn duplicate_key(text: &str) -> Option<Notice> {
 }
 
 fn first_line(error: &serde_saphyr::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
 /// Whether the kind is MiniCluster, perhaps misspelt.
@@ -582,7 +587,7 @@ mod tests {
             .unwrap()
             .to_string();
         assert!(
-            twice.contains("size") && twice.contains('3') && twice.contains("only the last"),
+            twice.starts_with("line 3 ") && twice.contains("size") && twice.contains("only the last"),
             "{twice}"
         );
         assert!(duplicate_key("a: {size: 2}\nb: {size: 3}\n---\na: 1\n").is_none());
@@ -621,7 +626,7 @@ mod tests {
         );
         let found = problems(&format!("{HEAD}spec: {{size: 2}}\n"));
         assert!(found[0].starts_with("spec.containers: is needed"), "{found:?}");
-        assert!(problems("a: [")[0].starts_with("this is not YAML"));
+        assert!(problems("a: [")[0].starts_with("this is not YAML: line "));
     }
 
     #[test]
@@ -732,9 +737,15 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_kubectl_reads_them() {
-        for (written, size) in [("010", 8), ("0x10", 16), ("0o10", 8)] {
-            let text = format!("{HEAD}spec:\n  size: {written}\n  containers: [{{image: a}}]\n");
+        for (written, size) in [("010", 8), ("0x10", 16), ("0o10", 8), ("2.0", 2), ("1e1", 10)] {
+            let text = format!(
+                "{HEAD}spec:\n  size: {written}\n  containers: [{{image: a, resources: {{limits: {{cpu: {written}}}}}}}]\n"
+            );
             assert_eq!(parse(&text).unwrap().spec.size, size, "{written}");
+        }
+        for written in ["2.5", "1e18", "1e300", ".nan", ".inf", "-1e300"] {
+            let text = format!("{HEAD}spec:\n  size: {written}\n  containers: [{{image: a}}]\n");
+            assert!(parse(&text).is_err(), "{written}");
         }
     }
 

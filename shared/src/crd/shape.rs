@@ -80,6 +80,11 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, name: &str, problems: &mut
     if let Some(why) = too_long(value, shape.here, name) {
         problems.push(Problem::new(path, why));
     }
+    if matches!(shape.here.as_str(), Some("int32" | "int64" | "quantity"))
+        && let Some(whole) = whole(value)
+    {
+        *value = whole.into();
+    }
     match (value, shape.here) {
         (Value::Object(map), Value::Object(fields)) => {
             map.retain(|key, value| {
@@ -189,6 +194,14 @@ fn place_of(key: &str, shape: &Value, path: &str) -> Option<String> {
         level = below;
     }
     None
+}
+
+/// The integer that is written as a float, such as `2.0` or `1e1`. The API server accepts and stores it as an integer.
+fn whole(value: &Value) -> Option<i64> {
+    // Floats beyond this do not have every integer.
+    const MOST: f64 = (1_u64 << 53) as f64;
+    let number = value.as_f64().filter(|_| value.is_f64())?;
+    (number.fract() == 0.0 && number.abs() <= MOST).then_some(number as i64)
 }
 
 /// Whether the value has the simple type `wanted`.
