@@ -43,10 +43,9 @@ pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
     Ok(yaml::stream(documents?))
 }
 
-/// Notices about the text of a valid MiniCluster as a whole, for `render`: the first MiniCluster in it may not be the
-/// one that its user meant.
+/// Notices about the text as a whole, for `render`: the first MiniCluster in it may not be the one that its user meant.
 pub fn text_notices(text: &str) -> Vec<Notice> {
-    manifest::parse_and_note(text).map_or_else(|_| Vec::new(), |(_, notices)| notices)
+    manifest::parse_and_note(text).map_or_else(|_| manifest::notices(text), |(_, notices)| notices)
 }
 
 /// The objects of the first MiniCluster in `text`, the Job after everything that its pods need. Assumes that the cluster
@@ -125,13 +124,20 @@ impl Judged {
 }
 
 impl Judgement {
-    /// Text for people: lines for each valid MiniCluster and its notes. If there is any problem, the error has all.
+    /// Text for people: lines for each valid MiniCluster and its notes. If there is any problem, the error has all, and
+    /// the notes about the files, which may name their cause.
     pub fn text(self) -> Result<String, OfflineError> {
         if self.problems.is_empty() {
             let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
             Ok(notes.chain(self.miniclusters.iter().map(Judged::text)).collect())
         } else {
-            Err(OfflineError::Problems(self.problems))
+            let notes = self
+                .notes
+                .iter()
+                .map(|note| Problem::new("note", note.to_string()));
+            Err(OfflineError::Problems(
+                self.problems.into_iter().chain(notes).collect(),
+            ))
         }
     }
 
@@ -171,25 +177,16 @@ impl Judgement {
 /// The MiniClusters in `text`, and a judgement with the notices about `text` as a whole. If `text` cannot be
 /// read, there are no documents, and the judgement has the problems.
 pub fn documents(text: &str) -> (Vec<Value>, Judgement) {
-    match manifest::documents(text) {
-        Ok(documents) => {
-            let notes = manifest::notices(text);
-            (
-                documents,
-                Judgement {
-                    notes,
-                    ..Judgement::default()
-                },
-            )
-        }
-        Err(problems) => (
-            Vec::new(),
-            Judgement {
-                problems,
-                ..Judgement::default()
-            },
-        ),
-    }
+    let (documents, problems) = match manifest::documents(text) {
+        Ok(documents) => (documents, Vec::new()),
+        Err(problems) => (Vec::new(), problems),
+    };
+    let judgement = Judgement {
+        notes: manifest::notices(text),
+        problems,
+        ..Judgement::default()
+    };
+    (documents, judgement)
 }
 
 /// Validates every MiniCluster in `text`.
@@ -323,5 +320,23 @@ mod tests {
                       MiniCluster c: kind: is `Minicluster`; did you mean MiniCluster?\n\
                       MiniCluster c: spec.size: must be 1 to 10000";
         assert_eq!(problems(&several), wanted);
+    }
+
+    #[test]
+    fn note_about_a_doubled_key_comes_with_its_problems() {
+        let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\n";
+        let text = format!("{head}spec: {{containers: [{{image: a}}]}}\nspec: {{size: 2}}\n");
+        let wanted = "note: line 5 column 1: duplicate mapping key: spec: only the last of them counts";
+        for found in [
+            judge(&text).text().unwrap_err().to_string(),
+            judge(&format!("{text}kind: Pod\n"))
+                .text()
+                .unwrap_err()
+                .to_string(),
+        ] {
+            let (problem, note) = found.rsplit_once('\n').unwrap();
+            assert!(!problem.contains("note: ") && note == wanted, "{found}");
+        }
+        assert_eq!(format!("note: {}", text_notices(&text)[0]), wanted);
     }
 }
