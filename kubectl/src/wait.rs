@@ -27,7 +27,7 @@ const TIMED_OUT: u8 = 124;
 pub enum For {
     /// The job has ended; exits with the job's code
     Finished,
-    /// The instance is up; exits with 0, or with 1 if it failed
+    /// The instance is up, or its job has completed; exits with 0, or with 1 if it failed
     Ready,
     /// The MiniCluster is gone; exits with 0
     Deleted,
