@@ -227,14 +227,15 @@ class FakeApi:
             uid = pod["metadata"]["uid"]
             self.put_pod(name, 0, {"terminated": {"exitCode": code}}, phase=phase, uid=uid, restarts=restarts)
             self.end_log(lead)
-        ending = "Complete" if code == 0 else "Failed"
+        # A job that has completed stays ready.
+        ended = ["JobFinished", "Complete", "Ready"] if code == 0 else ["JobFinished", "Failed"]
         self.set_status(
             name,
             phase="Completed" if code == 0 else "Failed",
             exitCode=code,
             reason="Completed" if code == 0 else "NonZeroExitCode",
             message=f"the job ended with exit code {code}",
-            conditions={"JobFinished": "True", ending: "True"},
+            conditions=dict.fromkeys(ended, "True"),
             **({"signal": signal} if signal is not None else {}),
         )
 

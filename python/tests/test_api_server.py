@@ -17,11 +17,11 @@ from api_server import RIGHTS, Operator, Plane, Wire
 from waiting import until
 
 from flux_minicluster import (
-    CallFailed,
     Invalid,
     JobFailed,
     Lost,
     MiniCluster,
+    NameTaken,
     NotAllowed,
     OperatorMissing,
     Result,
@@ -131,7 +131,7 @@ def test_refused_spec_names_its_fields(person: Person) -> None:
 
 def test_name_that_is_taken_is_refused(person: Person) -> None:
     MiniCluster("app:1", name="mc", kubeconfig=person.kubeconfig).create()
-    with pytest.raises(CallFailed, match="the name is taken"):
+    with pytest.raises(NameTaken, match="the name is taken"):
         MiniCluster("app:1", name="mc", kubeconfig=person.kubeconfig).create()
 
 

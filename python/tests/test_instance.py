@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -27,6 +27,8 @@ from flux_minicluster import (
     stop,
     target,
 )
+from flux_minicluster.follow import Follower
+from flux_minicluster.screen import Silent
 
 
 @pytest.fixture
@@ -309,25 +311,52 @@ def test_instance_that_fails_to_start_raises_and_is_deleted(api: FakeApi) -> Non
     assert not any(kind == "miniclusters" for kind, _ in api.objects)
 
 
-def test_instance_that_has_ended_with_0_is_no_failure(api: FakeApi) -> None:
+def test_job_that_has_completed_stays_ready(api: FakeApi) -> None:
+    """The log of a fast job is read after `wait("ready")`."""
+
     def end(cluster: Object) -> None:
         api.start_job(cluster["metadata"]["name"])
         api.end_job(cluster["metadata"]["name"])
 
     async def enter() -> None:
-        async with MiniCluster("app:1"):
-            pass
+        async with MiniCluster("app:1") as cluster:
+            await cluster.wait_async("ready", timeout=20)
 
     api.on_create = end
-    has_ended = r"has already ended, with exit code 0 \(Completed\)"
     cluster = MiniCluster("app:1").create()
-    with pytest.raises(Lost, match=has_ended):
-        cluster.wait("ready", timeout=20)
-    with pytest.raises(Lost, match=has_ended), cluster:
+    cluster.wait("ready", timeout=20)
+    with cluster:
         pass
-    with pytest.raises(Lost, match=has_ended):
-        asyncio.run(enter())
+    asyncio.run(enter())
     assert not any(kind == "miniclusters" for kind, _ in api.objects)
+
+
+def test_wait_for_an_unknown_state_fails_at_once(cluster: MiniCluster) -> None:
+    for until in ("redy", None):
+        with pytest.raises(ValueError, match="must be 'finished', 'ready' or 'deleted', not "):
+            cluster.wait(until, timeout=20)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="must be"):
+            asyncio.run(cluster.wait_async(until, timeout=20))  # type: ignore[arg-type]
+
+
+def test_log_of_an_index_that_is_no_number_is_refused(cluster: MiniCluster, api: FakeApi) -> None:
+    api.start_job("mc")
+    with pytest.raises(TypeError, match="integer"):
+        list(cluster.logs(index="0"))  # type: ignore[arg-type]
+
+
+def test_result_after_delete_blames_nobody(cluster: MiniCluster, api: FakeApi) -> None:
+    api.start_job("mc")
+    cluster.delete()
+    with pytest.raises(Lost, match="it is gone: how its job ended is unknown"):
+        cluster.result()
+
+
+def test_namesake_is_not_shown(cluster: MiniCluster, api: FakeApi) -> None:
+    api.put("miniclusters", {"metadata": {"name": "mc", "uid": "other"}, "spec": {"size": 1}})
+    for look in (cluster.status, cluster.why, cluster.usage, lambda: list(cluster.logs())):
+        with pytest.raises(Lost, match="another MiniCluster has its name"):
+            look()
 
 
 def test_async_methods_do_the_same_as_the_blocking_ones(api: FakeApi) -> None:
@@ -356,6 +385,29 @@ def test_file_is_run_with_the_size_of_the_argument(api: FakeApi, tmp_path: Path)
     assert cluster.result(check=False).exit_code == 4
     containers = [{"image": "a", "command": "b"}]
     assert api.bodies[0]["spec"] == {"size": 2, "containers": containers, "logging": {"quiet": True}}
+
+
+def test_task_that_never_began_leaves_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    async def cancel() -> None:
+        follower = Follower(cast(target.Target, None), "mc", "u", Silent())
+        task = follower._start(follower._timer("end", 60.0))
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(cancel())
+    assert [str(it.message) for it in recwarn.list] == []
+
+
+def test_file_with_several_miniclusters_is_noted(tmp_path: Path) -> None:
+    item = "{kind: MiniCluster, metadata: {name: NAME, namespace: team}, spec: {}}"
+    documents = [item.replace("NAME", name) for name in ("one", "two")]
+    file = tmp_path / "miniclusters.yaml"
+    for text in ("\n---\n".join(documents), f"kind: List\nitems: [{', '.join(documents)}]\n"):
+        file.write_text(text)
+        with pytest.warns(UserWarning, match="has 2 MiniClusters: only the first one, one, is used") as warned:
+            cluster = MiniCluster.from_file(file)
+        assert warned[0].filename == __file__
+        assert repr(cluster) == "MiniCluster('not created', namespace='team')"
 
 
 def test_api_server_that_stays_away_is_named(api: FakeApi) -> None:

@@ -22,6 +22,7 @@ from flux_minicluster import (
     JobFailed,
     Lost,
     MiniCluster,
+    NameTaken,
     NotAllowed,
     NotStarted,
     OperatorMissing,
@@ -70,8 +71,12 @@ def test_failure_is_an_exception_with_the_job_s_code(api: FakeApi) -> None:
         MiniCluster.run("app:1", ["false"], stream=False)
     error = caught.value
     assert (error.exit_code, error.signal, error.reason, error.result.stdout) == (7, None, "NonZeroExitCode", "no\n")
-    assert error.remedy is not None and "exit code" in str(error)
-    assert MiniCluster.run("app:1", ["false"], stream=False, check=False).exit_code == 7
+    assert error.remedy == "" and "exit code" in str(error)
+    with pytest.raises(JobFailed) as caught:
+        api.play(code=127)
+        MiniCluster.run("app:1", ["nothing"], stream=False)
+    assert (caught.value.remedy or "").startswith("127: the command is not on the image's PATH")
+    assert MiniCluster.run("app:1", ["false"], stream=False, check=False).exit_code == 127
 
 
 @pytest.mark.parametrize("code", [0, 1, 126, 127, 137, 143, 255])
@@ -127,7 +132,7 @@ def test_generated_name_of_another_run_is_drawn_again(
 def test_name_of_another_run_is_refused(api: FakeApi) -> None:
     api.play()
     MiniCluster.run("app:1", ["x"], name="mine", stream=False, keep=True)
-    with pytest.raises(Exception, match="the name is taken"):
+    with pytest.raises(NameTaken, match="the name is taken"):
         MiniCluster.run("app:1", ["x"], name="mine", stream=False)
 
 
@@ -372,7 +377,7 @@ def test_minicluster_that_others_delete_is_lost(api: FakeApi) -> None:
         api.remove("miniclusters", cluster["metadata"]["name"])
 
     api.on_create = lambda cluster: in_thread(lambda: live(cluster))
-    with pytest.raises(Lost, match="not by this program"):
+    with pytest.raises(Lost, match="it was deleted before its job had ended"):
         MiniCluster.run("app:1", ["x"])
 
 

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequenc
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, SupportsIndex, TypeVar
+from typing import Any, Literal, SupportsIndex, TypeVar, get_args
 
 from . import bridge, logs, manifest, models, observed, report, run, stop
-from .errors import CallFailed, JobFailed, Lost, NotFound, TimedOut
+from .errors import CallFailed, JobFailed, NotFound, TimedOut
 from .executor import FluxExecutor, TaskFuture
 from .follow import Ending, Follower, Limits
 from .manifest import Spec, Wanted
@@ -73,6 +73,7 @@ class MiniCluster:
         kubeconfig: str | os.PathLike[str] | None = None,
     ) -> None:
         all_labels = {**(labels or {}), **({QUEUE_LABEL: queue} if queue else {})}
+        document = manifest.from_spec(spec) if spec is not None else None
         self._wanted = Wanted(
             image=image,
             command=command or (),
@@ -82,9 +83,9 @@ class MiniCluster:
             environment=environment or {},
             labels=all_labels,
             verbose=verbose,
-            document=manifest.from_spec(spec) if spec is not None else None,
+            document=document,
         )
-        self._access = Access(namespace, context, kubeconfig)
+        self._access = run.located(Access(namespace, context, kubeconfig), document or {})
         self._name = name
         self._uid: str | None = None
         self._executor: FluxExecutor | None = None
@@ -96,8 +97,11 @@ class MiniCluster:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **arguments: Any) -> MiniCluster:
-        """The first MiniCluster of a YAML file; `arguments` are those of `MiniCluster`, and override the file."""
-        return cls(spec=manifest.from_text(Path(path).read_text(encoding="utf-8"), os.fspath(path)), **arguments)
+        """The first MiniCluster of a YAML file; `arguments` are those of `MiniCluster`, and override the file.
+
+        A warning tells of others in the file.
+        """
+        return cls(spec=manifest.from_text(Path(path).read_text(encoding="utf-8"), os.fspath(path), 2), **arguments)
 
     @classmethod
     def attach(cls, name: str, **access: Any) -> MiniCluster:
@@ -240,26 +244,32 @@ class MiniCluster:
         screen: Screen,
         limits: Limits,
         *,
-        is_owned: bool = False,
         until_ready: bool = False,
         is_status_only: bool = False,
     ) -> Ending:
         async with self._open() as target:
             uid = await _within(limits.end, self._known_uid(target), self.name)
-            follower = Follower(target, self.name, uid, screen, limits, is_owned, until_ready, is_status_only)
+            # What the caller has created, the caller deletes.
+            follower = Follower(target, self.name, uid, screen, limits, False, until_ready, is_status_only)
             return await follower.follow()
 
     def wait(self, until: State = "finished", *, timeout: float | None = None) -> None:
-        """Waits for a state: `finished` (however the job ended), `ready`, or `deleted`."""
+        """Waits for a state: `finished` (however the job ended), `ready`, or `deleted`.
+
+        `ready`: the instance is up, or its job has completed (exit code 0). If the job has failed: `JobFailed`.
+        """
         bridge.block(self.wait_async(until, timeout=timeout))
 
     async def wait_async(self, until: State = "finished", *, timeout: float | None = None) -> None:
+        if until not in get_args(State):
+            *others, last = map(repr, get_args(State))
+            raise ValueError(f"until: must be {', '.join(others)} or {last}, not {until!r}")
         if until == "deleted":
             await _within(timeout, self._until_deleted(), self.name)
             return
         ending = await self._follow(Silent(), Limits(end=timeout), until_ready=until == "ready", is_status_only=True)
         if until == "ready":
-            _check_is_up(ending)
+            _check_not_failed(ending)
 
     async def _until_deleted(self) -> None:
         async with self._open() as target, contextlib.aclosing(_closable(target.watch(self.name))) as changes:
@@ -288,10 +298,8 @@ class MiniCluster:
         if follow and previous:
             raise ValueError("`previous` has ended: leave out `follow`")
         async with self._open() as target:
-            cluster = await target.cluster(self.name)
-            if self._uid not in (None, cluster["metadata"]["uid"]):
-                raise NotFound("it is gone, and another MiniCluster has its name", name=self.name, remedy="")
-            pod = observed.latest_of(index, observed.own_pods(cluster, await target.pods_of(self.name)))
+            cluster = await target.cluster(self.name, self._uid)
+            pod = observed.latest_of(operator.index(index), observed.own_pods(cluster, await target.pods_of(self.name)))
             if pod is None:
                 raise CallFailed(f"there is no pod with index {index}", name=self.name, remedy="`why()` says more.")
             start = observed.started(pod)
@@ -317,7 +325,7 @@ class MiniCluster:
 
     async def why_async(self) -> Report:
         async with self._open() as target:
-            return await report.report(target, self.name)
+            return await report.report(target, self.name, self._uid)
 
     def usage(self) -> Usage:
         """Nodes, cores, GPUs and jobs of the running instance."""
@@ -325,7 +333,7 @@ class MiniCluster:
 
     async def usage_async(self) -> Usage:
         async with self._open() as target:
-            return await report.usage(target, self.name)
+            return await report.usage(target, self.name, self._uid)
 
     def status(self) -> models.MiniClusterStatus:
         """Its status as the operator has written it."""
@@ -333,7 +341,7 @@ class MiniCluster:
 
     async def status_async(self) -> models.MiniClusterStatus:
         async with self._open() as target:
-            status = (await target.cluster(self.name)).get("status") or {}
+            status = (await target.cluster(self.name, self._uid)).get("status") or {}
         return models.MiniClusterStatus.model_validate(status)
 
     def scale(self, size: SupportsIndex) -> None:
@@ -390,9 +398,9 @@ class MiniCluster:
                 self.create()
 
             async def follow(screen: Screen) -> Ending:
-                return await self._follow(screen, Limits(), is_owned=True, until_ready=True)
+                return await self._follow(screen, Limits(), until_ready=True)
 
-            _check_is_up(bridge.drive(follow, choose(has_progress=None, has_output=False)))
+            _check_not_failed(bridge.drive(follow, choose(has_progress=None, has_output=False)))
         except BaseException:
             self.delete()
             raise
@@ -407,7 +415,7 @@ class MiniCluster:
         try:
             if self._uid is None:
                 await self.create_async()
-            _check_is_up(await self._follow(Silent(), Limits(), is_owned=True, until_ready=True))
+            _check_not_failed(await self._follow(Silent(), Limits(), until_ready=True))
         except BaseException:
             await self.delete_async()
             raise
@@ -447,16 +455,10 @@ class MiniCluster:
             self._executor = None
 
 
-def _check_is_up(ending: Ending) -> None:
-    """Raises the exception for an instance that has ended."""
-    result = ending.result
-    if result is None:
-        return
-    if result.exit_code != 0:
-        raise JobFailed(result)
-    message = f"its instance has already ended, with exit code 0 ({result.reason})"
-    remedy = "To follow a job to its end, use `run` or `result`."
-    raise Lost(message, name=result.name, reason=result.reason, remedy=remedy)
+def _check_not_failed(ending: Ending) -> None:
+    """Raises the exception for a job that has failed. One that has completed stays ready, and has no result here."""
+    if ending.result is not None:
+        raise JobFailed(ending.result)
 
 
 def _closable(items: AsyncIterator[T]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,12 @@ def _remedies() -> dict[str, str]:
 def remedy_for(reason: str | None) -> str | None:
     """What a reason means and what to do: its section of the troubleshooting page, or else its meaning."""
     return _remedies().get(reason or "")
+
+
+def _remedy_for_code(exit_code: int) -> str:
+    """The item for this exit code in the remedy for `NonZeroExitCode`. Empty: there is none."""
+    found = re.search(rf"^- ({exit_code}\b.*(?:\n  .*)*)", remedy_for("NonZeroExitCode") or "", re.MULTILINE)
+    return found[1].replace("\n  ", "\n") if found else ""
 
 
 class MiniClusterError(Exception):
@@ -82,6 +89,12 @@ class NotFound(CallFailed):
     default_reason = "NotFound"
 
 
+class NameTaken(CallFailed):
+    """A MiniCluster of this name exists."""
+
+    default_reason = "NameTaken"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One problem of a spec: the field's path, and what is wrong with its value."""
@@ -115,7 +128,8 @@ class JobFailed(MiniClusterError):
         self.exit_code = result.exit_code
         self.signal = result.signal
         message = f"failed with exit code {result.exit_code} ({result.reason}): {result.message}"
-        super().__init__(message, name=result.name, reason=result.reason)
+        remedy = _remedy_for_code(result.exit_code) if result.reason == "NonZeroExitCode" else None
+        super().__init__(message, name=result.name, reason=result.reason, remedy=remedy)
 
 
 class NotStarted(MiniClusterError, TimeoutError):
@@ -155,7 +169,7 @@ class OperatorMissing(MiniClusterError):
 
 
 class Lost(MiniClusterError):
-    """The MiniCluster is gone before its job's end was seen, or its instance has restarted or already ended."""
+    """The MiniCluster is gone before its job's end was seen, or its instance restarted or ended before its tasks."""
 
     default_reason = "Lost"
 

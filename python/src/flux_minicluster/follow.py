@@ -180,6 +180,8 @@ class Follower:
         task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # If the task is cancelled before it begins, nothing has awaited it.
+        task.add_done_callback(lambda _: coroutine.close())
         return task
 
     async def _watch(self, changes: AsyncIterator[Change], event: Callable[[Change], _Event]) -> None:
@@ -410,7 +412,7 @@ class Follower:
     async def _give_up(self, what: str, why: MiniClusterError) -> None:
         """Deletes it and raises `why`, unless it has changed since it was last seen.
 
-        If the deletion fails, its error is the cause of `why`. Returns if it is gone already, or the timer `what` was
+        If the deletion fails, the remedy of `why` says so. Returns if it is gone already, or the timer `what` was
         started again. What the caller has not made is not deleted.
         """
         if not self.is_owned:
@@ -429,6 +431,11 @@ class Follower:
                 if may_pass(error):
                     self._given_up = why
                 return
+            why.remedy = (
+                f"{self.name} was not deleted, and may run later ({error.message}). "
+                f"`MiniCluster.attach({self.name!r}).delete()` deletes it, or suspends it if you may not delete it.\n"
+                f"{why.remedy or ''}"
+            ).rstrip()
             raise why from error
         raise why
 
@@ -437,7 +444,7 @@ class Follower:
 
     def _ending(self) -> Ending | None:
         is_interrupted = self._interrupts > 0
-        if self.until_ready and self._seen.is_true("Ready") and not is_interrupted:
+        if self.until_ready and self._seen.is_true("Ready"):
             return Ending(None)
         if self._seen.is_true("JobFinished") and self._seen.cluster is not None:
             output = self._output.decode(errors="replace")
@@ -448,9 +455,9 @@ class Follower:
                 return Ending(None, self._way or Way.DELETED, is_interrupted=True)
             if self._given_up is not None and not self._has_begun():
                 raise self._given_up
-            message = "it was deleted before its job had ended, not by this program"
+            message = "it was deleted before its job had ended"
             if self._is_end_unseen:
-                message = "it was deleted, not by this program, while no events came: how its job ended is unknown"
+                message = "it is gone: how its job ended is unknown"
             raise Lost(message, name=self.name, remedy="")
         if self._way is Way.SUSPENDED and self._seen.is_true("Suspended"):
             return Ending(None, self._way, is_interrupted=True)

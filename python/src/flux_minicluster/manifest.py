@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
@@ -97,13 +98,27 @@ def from_spec(spec: Spec) -> dict[str, Any]:
     return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MiniCluster", "spec": {"size": 1, "tasks": 0, **plain}}
 
 
-def from_text(text: str, source: str) -> dict[str, Any]:
-    """The first MiniCluster of a file."""
+def from_text(text: str, source: str, stacklevel: int = 1) -> dict[str, Any]:
+    """The first MiniCluster of a file. A warning tells of others; `stacklevel`: as of `warnings.warn`."""
     try:
         documents = list(yaml.safe_load_all(text))
     except yaml.YAMLError as error:
         raise Invalid([Problem(source, f"is not YAML: {error}")]) from error
-    for document in documents:
-        if isinstance(document, dict) and document.get("kind") == "MiniCluster":
-            return document
-    raise Invalid([Problem(source, "has no object of kind MiniCluster")])
+    items = [item for document in documents for item in _items(document)]
+    found = [item for item in items if isinstance(item, dict) and item.get("kind") == "MiniCluster"]
+    if not found:
+        raise Invalid([Problem(source, "has no object of kind MiniCluster")])
+    if len(found) > 1:
+        name = (found[0].get("metadata") or {}).get("name") or "without a name"
+        message = f"{source} has {len(found)} MiniClusters: only the first one, {name}, is used"
+        warnings.warn(message, stacklevel=stacklevel + 1)
+    return found[0]
+
+
+def _items(document: Any) -> list[Any]:
+    """The items of a List, as `kubectl get -o yaml` prints it, or the document itself."""
+    if isinstance(document, dict) and str(document.get("kind")).endswith("List"):
+        items = document.get("items")
+        if isinstance(items, list):
+            return items
+    return [document]

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from .errors import CallFailed, Lost
+from .errors import CallFailed
 from .observed import AGENT, is_running, latest_of, own_pods
 from .target import FAILURES, Target, words
 
@@ -91,11 +91,9 @@ async def report(target: Target, lead: dict[str, Any], command: Sequence[str]) -
         raise SilentAgent.after(ANSWER_SECONDS) from error
 
 
-async def running_lead(target: Target, name: str, uid: str | None = None) -> dict[str, Any]:
-    """The lead's pod; an error if its runner does not run. `uid`: `Lost` if another MiniCluster has the name."""
-    cluster = await target.cluster(name)
-    if uid not in (None, cluster["metadata"]["uid"]):
-        raise Lost("it is gone, and another MiniCluster has its name", name=name, remedy="")
+async def running_lead(target: Target, name: str, uid: str | None) -> dict[str, Any]:
+    """The lead's pod; an error if its runner does not run. `uid`: as of `Target.cluster`."""
+    cluster = await target.cluster(name, uid)
     lead = latest_of(0, own_pods(cluster, await target.pods_of(name)))
     if lead is not None and is_running(lead):
         return lead

@@ -87,8 +87,9 @@ class Report:
         return printable("\n".join(lines))
 
 
-async def report(target: Target, name: str) -> Report:
-    cluster = await target.cluster(name)
+async def report(target: Target, name: str, uid: str | None) -> Report:
+    """The report. `uid`: as of `Target.cluster`."""
+    cluster = await target.cluster(name, uid)
     pods = observed.own_pods(cluster, await target.pods_of(name))
     lead = observed.latest_of(0, pods)
     instance: dict[str, Any] | None = None
@@ -215,8 +216,8 @@ class Usage(_Part):
     """Number of jobs by state. None: the job manager does not run yet, or does not answer."""
 
 
-async def usage(target: Target, name: str) -> Usage:
-    lead = await program.running_lead(target, name)
+async def usage(target: Target, name: str, uid: str | None) -> Usage:
+    lead = await program.running_lead(target, name, uid)
     answer = await program.report(target, lead, ["usage"])
     if answer.code != 0:
         text = (answer.stderr or answer.stdout).decode(errors="replace").strip()

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,10 +17,9 @@ from .errors import (
     Invalid,
     JobFailed,
     MiniClusterError,
+    NameTaken,
     NotAllowed,
     NotFound,
-    NotStarted,
-    OperatorMissing,
     Stopped,
 )
 from .follow import Ending, Follower, Limits
@@ -28,7 +28,7 @@ from .observed import RUN_ANNOTATION
 from .result import Result
 from .screen import Screen, Silent
 from .stop import Way
-from .target import FAILURES, TRIES, Access, NameTaken, Target, may_pass, words
+from .target import FAILURES, TRIES, Access, Target, may_pass, words
 
 # How long to wait for the answer to a creation whose caller was cancelled, and as long again for undoing it.
 CANCEL_SECONDS = 15.0
@@ -48,9 +48,9 @@ def letters(count: int) -> str:
     return "".join(random.SystemRandom().choices(string.ascii_lowercase, k=count))
 
 
-def located(access: Access, document: dict[str, Any]) -> Access:
+def located(access: Access, document: Mapping[str, Any]) -> Access:
     """`access`, with the namespace that the document names if the caller names none."""
-    wanted = document["metadata"].get("namespace")
+    wanted = (document.get("metadata") or {}).get("namespace")
     if wanted and access.namespace and wanted != access.namespace:
         raise ValueError(f"namespace: the document's is {wanted}, and the caller's is {access.namespace}")
     return replace(access, namespace=wanted or access.namespace)
@@ -210,15 +210,6 @@ class Run:
                 f"The job goes on: `MiniCluster.attach({name!r})` follows or deletes it. {error.remedy or ''}".rstrip()
             )
             raise type(error)(error.message, name=name, status=error.status, remedy=remedy) from error
-        except (NotStarted, OperatorMissing) as error:
-            if error.__cause__ is not None:
-                # The exception says so: `run_async` has a silent screen.
-                error.remedy = (
-                    f"{name} was not deleted, and may run later ({words(error.__cause__)}). "
-                    f"`MiniCluster.attach({name!r}).delete()` deletes it, or suspends it if you may not delete it.\n"
-                    f"{error.remedy or ''}"
-                ).rstrip()
-            raise
         except Invalid as error:
             await self._discard(target, name, uid, screen, error)
             raise

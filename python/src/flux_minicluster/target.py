@@ -25,7 +25,17 @@ from kubernetes.aio import client, config
 from kubernetes.aio.config import kube_config
 
 from . import proxy
-from .errors import CallFailed, Invalid, MiniClusterError, NotAllowed, NotFound, OperatorMissing, Problem
+from .errors import (
+    CallFailed,
+    Invalid,
+    Lost,
+    MiniClusterError,
+    NameTaken,
+    NotAllowed,
+    NotFound,
+    OperatorMissing,
+    Problem,
+)
 from .observed import CLUSTER_LABEL, GROUP, QUEUE_LABEL, VERSION, name_of, runner_of
 
 CONNECT_SECONDS = 15.0
@@ -180,10 +190,13 @@ class Target:
     def _pods(self, name: str = "", part: str = "") -> str:
         return "/".join(filter(None, [f"/api/v1/namespaces/{self.namespace}/pods", name, part]))
 
-    async def cluster(self, name: str) -> dict[str, Any]:
-        """The MiniCluster of this name."""
+    async def cluster(self, name: str, uid: str | None = None) -> dict[str, Any]:
+        """The MiniCluster of this name. `uid`: `Lost` if another one has the name now."""
         with_context = _Doing(f"get MiniCluster {name}")
-        return await with_context(self.json("GET", self._clusters(name)))
+        cluster = await with_context(self.json("GET", self._clusters(name)))
+        if uid not in (None, cluster["metadata"]["uid"]):
+            raise Lost("it is gone, and another MiniCluster has its name", name=name, remedy="")
+        return cluster
 
     async def is_job_queued(self, name: str) -> bool:
         """Whether its Job is in a queue, such as a default queue, which the MiniCluster does not name.
@@ -358,10 +371,6 @@ class Target:
             finally:
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(connection.close(), CLOSE_SECONDS)
-
-
-class NameTaken(CallFailed):
-    """Another object has the name."""
 
 
 FAILURES = (CallFailed, aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
