@@ -16,8 +16,8 @@ const HARMLESS_NAMES: [&str; 8] = [
     "secretNamespace",
 ];
 
-/// Removes values of environments, passwords, tokens and certificates from an object, and metadata that is of
-/// no use.
+/// Removes values of environments and HTTP headers, options of volume drivers, passwords, tokens and certificates from an
+/// object, and metadata that is of no use.
 pub fn object(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -26,8 +26,13 @@ pub fn object(value: &mut Value) {
             map.remove("kubectl.kubernetes.io/last-applied-configuration");
             for (name, inner) in map.iter_mut() {
                 match name.as_str() {
-                    "environment" => redact_values(inner),
-                    "env" => inner
+                    // Each driver has its own names for the options of a volume.
+                    "environment" | "attributes" | "volumeAttributes" => redact_values(inner),
+                    "flexVolume" => {
+                        object(inner);
+                        inner.get_mut("options").into_iter().for_each(redact_values);
+                    }
+                    "env" | "httpHeaders" => inner
                         .as_array_mut()
                         .into_iter()
                         .flatten()
@@ -47,26 +52,43 @@ pub fn object(value: &mut Value) {
     }
 }
 
-/// Redacts the items of a list. Strings may be the words of a command, so the word after `--password` is a secret.
+/// Redacts the items of a list. Strings may be the words of a command, so the word after `--password` is a secret, and
+/// the one after `--user` may have a password.
 fn redact_list(list: &mut [Value]) {
-    let mut is_secret_value = false;
+    let mut extent = None;
     for item in list {
-        let precedes_secret = item.as_str().is_some_and(precedes_secret);
-        if is_secret_value && item.is_string() {
-            *item = Value::from(LEFT_OUT);
-        } else {
-            object(item);
+        let next = item.as_str().and_then(extent_of_next);
+        match (extent, item.as_str()) {
+            (Some(Extent::Password), Some(word)) => *item = without_password(word).into(),
+            (Some(_), Some(_)) => *item = LEFT_OUT.into(),
+            _ => object(item),
         }
-        is_secret_value = precedes_secret;
+        extent = next;
     }
 }
 
-/// Whether the word after this one is a secret on a command line.
-fn precedes_secret(word: &str) -> bool {
+/// How much of the word after this one is a secret on a command line. None: it is no secret.
+fn extent_of_next(word: &str) -> Option<Extent<'static>> {
     let line = word.lines().last().unwrap_or_default();
     let ends_with_secret = |line: &str| redact_line(line).ends_with(LEFT_OUT);
     // Appends a word, to see whether it would be left out. If the line itself ends with a secret, no other one follows.
-    !ends_with_secret(line) && ends_with_secret(&format!("{line} value"))
+    if ends_with_secret(line) {
+        None
+    } else if ends_with_secret(&format!("{line} value")) {
+        Some(Extent::Word)
+    } else {
+        ends_with_secret(&format!("{line} user:password")).then_some(Extent::Password)
+    }
+}
+
+/// Removes the password of `USER:PASSWORD`. Two numbers are the ids of a user and a group.
+fn without_password(word: &str) -> String {
+    match word.split_once(':') {
+        Some((user, password)) if [user, password].concat().contains(|c: char| !c.is_ascii_digit()) => {
+            format!("{user}:{LEFT_OUT}")
+        }
+        _ => word.to_owned(),
+    }
 }
 
 /// Removes all values of an object.
@@ -77,7 +99,7 @@ fn redact_values(map: &mut Value) {
         .for_each(|value| *value = Value::from(LEFT_OUT));
 }
 
-/// Removes the value of an entry of a container's `env`.
+/// Removes the value of an entry of a container's `env`, or of a probe's `httpHeaders`.
 fn redact_variable(variable: &mut Value) {
     if let Some(value) = variable.get_mut("value") {
         *value = Value::from(LEFT_OUT);
@@ -85,7 +107,8 @@ fn redact_variable(variable: &mut Value) {
 }
 
 /// Removes keys and certificates in PEM, passwords and tokens of URLs, and values that a text names as secrets:
-/// `NAME=value`, `--name value`, `name: value`.
+/// `NAME=value`, `--name value`, `name: value`, `--user name:value`. `-pVALUE` does not name one: the same letter is a port
+/// of other programs.
 pub fn text(text: &str) -> String {
     let without_pem = without_pem(text);
     let lines = without_pem.split_inclusive('\n').map(|line| {
@@ -129,6 +152,18 @@ fn without_pem(text: &str) -> String {
     clean + rest
 }
 
+/// Options of curl without a value, which may stand before `u` in one word: `-su`.
+const FLAGS: &str = "fgikLsSv";
+
+/// Whether this is curl's option of a user with a password: `-u`, `--user`, `--proxy-user`.
+fn is_user_option(name: &str) -> bool {
+    let flags = name
+        .strip_prefix('-')
+        .and_then(|letters| letters.strip_suffix(['u', 'U']));
+    matches!(name, "--user" | "--proxy-user")
+        || flags.is_some_and(|flags| flags.chars().all(|flag| FLAGS.contains(flag)))
+}
+
 /// Schemes of the HTTP header `Authorization` that are kept before the secret.
 const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
 
@@ -164,6 +199,8 @@ enum Extent<'a> {
     Word,
     /// A word; the name is an option such as `--token`, so a blank may separate the value from it.
     Argument,
+    /// As `Argument`, but only what follows the first colon of the word.
+    Password,
     /// The rest of the line, if a blank precedes the value, as in `name: a b`. Otherwise a word.
     Line,
     /// The rest of the line or, if this quote precedes the name, the rest of the quoted text.
@@ -177,11 +214,14 @@ impl Extent<'_> {
     /// The extent of the value of this name. None: it is no secret. `before`: the line before the name.
     fn of(name: &str, before: &str) -> Option<Self> {
         let lower = name.to_lowercase();
-        // `is_secret` does not accept the name of this HTTP header.
-        if lower.ends_with("authorization") {
+        // `is_secret` does not accept the names of these HTTP headers.
+        if lower.ends_with("authorization") || matches!(lower.as_str(), "cookie" | "set-cookie") {
             return Some(Extent::Header(
                 QUOTES.into_iter().find(|quote| before.ends_with(quote)),
             ));
+        }
+        if is_user_option(name) {
+            return Some(Extent::Password);
         }
         // Names of errors and programs: `NoCredentialsError`, `tokenizer`.
         let is_no_value = ["error", "exception", "izer"]
@@ -222,11 +262,14 @@ fn line_length(text: &str) -> usize {
 /// Replaces the value at the beginning of `text`, which follows a secret's name. Returns the rest of the text.
 /// `is_inside`: the name is in quotes or brackets.
 fn redact_value<'a>(extent: Extent, is_inside: bool, text: &'a str, clean: &mut String) -> &'a str {
-    let is_option = extent == Extent::Argument;
+    let is_option = matches!(extent, Extent::Argument | Extent::Password);
     // In a list of quoted words, a comma separates the value from the option.
     let is_quoted = is_option && text.starts_with(['"', '\'', '\\']);
     let is_separator = |c: char| {
-        matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':' | '[' | '(' | '{') || is_quoted && c == ','
+        matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | '[' | '(' | '{')
+            || is_quoted && c == ','
+            // A user without a name: `-u :token`.
+            || extent != Extent::Password && c == ':'
     };
     let (gap, mut rest) = text.split_at(text.find(|c| !is_separator(c)).unwrap_or(text.len()));
     // Without a separator, the name is a word of a sentence, and no value follows it.
@@ -280,7 +323,9 @@ fn redact_value<'a>(extent: Extent, is_inside: bool, text: &'a str, clean: &mut 
             rest.find(is_end).unwrap_or(rest.len())
         }
     };
-    if end > 0 {
+    if extent == Extent::Password {
+        clean.push_str(&without_password(rest.get(..end).unwrap_or_default()));
+    } else if end > 0 {
         clean.push_str(LEFT_OUT);
     }
     rest.get(end..).unwrap_or_default()
@@ -307,6 +352,17 @@ mod tests {
                     "env": [{ "name": "A", "value": "hunter2" }, { "name": "B", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } }],
                     "volumes": { "v": { "secretName": "s" } },
                 }],
+                "podTemplate": { "spec": {
+                    "containers": [{
+                        "livenessProbe": { "httpGet": { "port": 80, "httpHeaders": [{ "name": "X-Auth", "value": "hunter2" }] } },
+                        "lifecycle": { "preStop": { "httpGet": { "httpHeaders": [{ "name": "Cookie", "value": "a=hunter2" }] } } },
+                    }],
+                    "volumes": [
+                        { "csi": { "driver": "d", "volumeAttributes": { "accountKey": "hunter2" } } },
+                        { "flexVolume": { "driver": "d", "options": { "accountKey": "hunter2" }, "secretRef": { "name": "s" } } },
+                    ],
+                    "dnsConfig": { "options": [{ "name": "ndots", "value": "2" }] },
+                } },
             },
         });
         object(&mut value);
@@ -323,6 +379,11 @@ mod tests {
             "s"
         );
         assert_eq!(value["metadata"]["annotations"]["a/b"], "kept");
+        let pod = &value["spec"]["podTemplate"]["spec"];
+        let header = &pod["containers"][0]["livenessProbe"]["httpGet"]["httpHeaders"][0];
+        assert_eq!(header, &json!({ "name": "X-Auth", "value": LEFT_OUT }));
+        assert_eq!(pod["volumes"][1]["flexVolume"]["secretRef"]["name"], "s");
+        assert_eq!(pod["dnsConfig"]["options"][0]["value"], "2");
         assert!(
             value["spec"]["containers"][0]["command"]
                 .as_str()
@@ -357,6 +418,52 @@ mod tests {
                 "end"
             ])
         );
+    }
+
+    #[test]
+    fn password_of_a_user_option_is_left_out() {
+        for line in [
+            "curl -u bob:hunter2 host",
+            "curl -su 'bob:hunter2' host",
+            "curl --user=bob:hunter2 host && x",
+            "curl --proxy-user \"bob:hunter2\" host",
+            "curl -u :hunter2",
+            r#"exec ["curl", "-u", "bob:hunter2"]: no such file"#,
+            r#"{\"command\":[\"curl\",\"-u\",\"bob:hunter2\"]}"#,
+        ] {
+            assert_eq!(text(line), line.replace("hunter2", LEFT_OUT));
+        }
+        assert_eq!(text("-u 'bob:hunter2 two' x"), "-u 'bob:(left out)' x");
+        for line in [
+            "docker run -u 1000:1000 --user 1000 app",
+            "id -u; date -u",
+            "-u: a user:group",
+            "sort -u",
+        ] {
+            assert_eq!(text(line), line);
+        }
+        let mut list = json!([
+            "curl",
+            "-u",
+            "bob:hunter2 two",
+            "--user",
+            "ann",
+            "-u",
+            "1000:1000",
+            "host:80"
+        ]);
+        object(&mut list);
+        let wanted = json!([
+            "curl",
+            "-u",
+            "bob:(left out)",
+            "--user",
+            "ann",
+            "-u",
+            "1000:1000",
+            "host:80"
+        ]);
+        assert_eq!(list, wanted);
     }
 
     #[test]
@@ -436,6 +543,10 @@ mod tests {
             (
                 "git clone https://ann:hunter2@host",
                 "git clone https://(left out)@host",
+            ),
+            (
+                "curl -H 'Cookie: a=1; session=hunter2' host",
+                "curl -H 'Cookie: (left out)' host",
             ),
             ("SMTP_PASS: two hunter2", "SMTP_PASS: (left out)"),
             ("  password: two hunter2", "  password: (left out)"),
