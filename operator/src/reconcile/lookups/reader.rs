@@ -33,11 +33,17 @@ const WORKLOADS: u32 = 10;
 /// Most pages that are read of one list.
 const PAGES: usize = 10;
 
-/// Pod Security's message for a rejected pod contains this.
-const POD_SECURITY: &str = "violates PodSecurity";
-/// Remedy that is added to this message.
-const RESTRICTED_REMEDY: &str =
-    " (examples/security-context has the fields that a restricted namespace needs)";
+/// What Pod Security's message for a rejected pod contains, and the remedy that is added to the message.
+const POD_SECURITY_REMEDIES: [(&str, &str); 2] = [
+    (
+        "violates PodSecurity \"restricted:",
+        " (examples/security-context has the fields that a restricted namespace needs)",
+    ),
+    (
+        "violates PodSecurity \"baseline:",
+        " (remove the fields that set this, or use a namespace that allows it)",
+    ),
+];
 
 /// Reads the data that no watch delivers.
 #[derive(Clone)]
@@ -207,11 +213,10 @@ fn newest(events: Vec<Event>, not_before: Timestamp, is_cause: impl Fn(&Event) -
             event.reason.unwrap_or_default(),
             event.message.unwrap_or_default(),
         );
-        let remedy = if reason == Reason::FailedCreate && message.contains(POD_SECURITY) {
-            RESTRICTED_REMEDY
-        } else {
-            ""
-        };
+        let remedy = POD_SECURITY_REMEDIES
+            .iter()
+            .find(|(violation, _)| reason == Reason::FailedCreate && message.contains(violation))
+            .map_or("", |(_, remedy)| *remedy);
         // Not cut shorter than a status allows: Pod Security lists missing fields up to the end of its message.
         // The remedy is added within the same limit.
         let line = message.trim().lines().next().unwrap_or_default();
@@ -396,18 +401,34 @@ mod tests {
              ({containers}.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or {containers}.runAsNonRoot=true), \
              seccompProfile (pod or {containers}.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
         );
+        let found = failed_create(&message);
+        assert!(
+            found.starts_with(&message) && found.contains("examples/security-context"),
+            "{found}"
+        );
+        assert!(found.len() <= MESSAGE_MAX);
+    }
+
+    /// Fields of the example do not help in a namespace that enforces `baseline`.
+    #[test]
+    fn remedy_of_baseline_is_to_remove_fields() {
+        let message = "Error creating: pods \"mc-0-abcde\" is forbidden: violates PodSecurity \"baseline:latest\": \
+             host namespaces (hostNetwork=true)";
+        assert_eq!(
+            failed_create(message),
+            format!("{message} (remove the fields that set this, or use a namespace that allows it)")
+        );
+    }
+
+    /// The kept message of an event with this one.
+    fn failed_create(message: &str) -> String {
         let time = "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap();
         let event = Event {
             reason: Some("FailedCreate".into()),
-            message: Some(message.clone()),
+            message: Some(message.into()),
             last_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time)),
             ..Event::default()
         };
-        let found = newest(vec![event], time - 1.minutes(), |_| true).unwrap();
-        assert!(
-            found.message.starts_with(&message) && found.message.contains("examples/security-context"),
-            "{found:?}"
-        );
-        assert!(found.message.len() <= MESSAGE_MAX);
+        newest(vec![event], time - 1.minutes(), |_| true).unwrap().message
     }
 }
