@@ -55,6 +55,29 @@ fn server_validation_tries_minicluster_and_job_without_creating() {
     });
 }
 
+/// No pod of the Job could be created: the MiniCluster would wait for its pods.
+#[test]
+fn server_validation_prints_the_api_servers_warnings() {
+    test("server-warns", async |fixture| {
+        let person = author(&fixture);
+        let namespace = &fixture.namespace;
+        let level = "pod-security.kubernetes.io/enforce=restricted";
+        fixture
+            .kubectl(&["label", "namespace", namespace, level])
+            .unwrap();
+        let wanted =
+            "the API server's warning about the Job: would violate PodSecurity \"restricted:latest\": ";
+        let output = validate_on_server(&person, &document(json!({})), &[]).await;
+        assert_eq!((output.code, output.err.as_str()), (0, ""), "{output:?}");
+        assert!(output.out.contains(&format!("note: {wanted}")), "{output:?}");
+        let json = validate_on_server(&person, &document(json!({})), &["-o", "json"]).await;
+        let found: Value = serde_json::from_str(&json.out).unwrap();
+        let notes = found["miniclusters"][0]["notes"].as_array().unwrap();
+        let is_wanted = |note: &Value| note["message"].as_str().unwrap().starts_with(wanted);
+        assert_eq!(notes.iter().filter(|note| is_wanted(note)).count(), 1, "{json:?}");
+    });
+}
+
 #[test]
 fn overlay_error_has_the_api_servers_words_and_field() {
     test("server-wrong", async |fixture| {

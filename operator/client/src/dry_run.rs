@@ -3,11 +3,22 @@
 
 use flux_operator_core::labels;
 use flux_operator_core::render::refusal::DryRun;
+use http::HeaderMap;
+use http::header::WARNING;
 use kube::Client;
 use kube::api::PostParams;
+use kube::client::Body;
 use kube::core::{Request, Status};
 use serde::Serialize;
 use serde_json::Value;
+
+/// What the API server said to a dry run.
+#[derive(Debug)]
+pub struct Reply {
+    pub answer: DryRunAnswer,
+    /// Its warnings, for example that no pod of a Job could be created (Pod Security).
+    pub warnings: Vec<String>,
+}
 
 /// The API server's answer.
 #[derive(Debug)]
@@ -32,11 +43,7 @@ impl From<DryRunAnswer> for DryRun {
 
 /// Dry run of creating `object` in the collection at `path`, such as `/api/v1/namespaces/NAMESPACE/pods`. A failure
 /// that says nothing about the object, such as a missing permission, is an error.
-pub async fn create(
-    client: &Client,
-    path: &str,
-    object: &impl Serialize,
-) -> Result<DryRunAnswer, kube::Error> {
+pub async fn create(client: &Client, path: &str, object: &impl Serialize) -> Result<Reply, kube::Error> {
     let bytes = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
     let parameters = PostParams {
         dry_run: true,
@@ -46,13 +53,65 @@ pub async fn create(
         .create(&parameters, bytes)
         .map_err(kube::Error::BuildRequest)?;
     crate::refuse_unknown_fields(&mut request)?;
-    match client.request(request).await {
-        Ok(stored) => Ok(DryRunAnswer::Accepted(stored)),
-        Err(error) if crate::is_name_taken(&error) => Ok(DryRunAnswer::Exists),
+    // `Client::request` drops the headers.
+    let response = client.send(request.map(Body::from)).await?;
+    let warnings = warnings(response.headers());
+    let code = response.status();
+    let body = response.into_body().collect_bytes().await?;
+    let answer = if code.is_success() {
+        Ok(DryRunAnswer::Accepted(
+            serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?,
+        ))
+    } else {
+        // A proxy's answer is no Status.
+        let status = serde_json::from_slice::<Status>(&body).unwrap_or_else(|_| {
+            let text = String::from_utf8_lossy(&body);
+            Status::failure(text.trim(), "Failed to parse error data").with_code(code.as_u16())
+        });
+        refusal(kube::Error::Api(status.boxed()))
+    };
+    answer.map(|answer| Reply { answer, warnings })
+}
+
+fn refusal(error: kube::Error) -> Result<DryRunAnswer, kube::Error> {
+    if crate::is_name_taken(&error) {
+        return Ok(DryRunAnswer::Exists);
+    }
+    match error {
         // 400: unknown fields, among others; 422: invalid values.
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
-            Ok(DryRunAnswer::Refused(status))
+        kube::Error::Api(status) if matches!(status.code, 400 | 422) => Ok(DryRunAnswer::Refused(status)),
+        error => Err(error),
+    }
+}
+
+/// The texts of the `Warning` headers. The API server writes each as `299 - "TEXT"`.
+fn warnings(headers: &HeaderMap) -> Vec<String> {
+    let texts = headers.get_all(WARNING).iter().map(|value| {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        let quoted = value.split_once('"').and_then(|(_, text)| text.rsplit_once('"'));
+        let text = quoted.map_or(value.as_ref(), |(text, _)| text);
+        text.replace("\\\"", "\"").replace("\\\\", "\\")
+    });
+    texts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_of_headers_have_no_code_and_no_quotes() {
+        let mut headers = HeaderMap::new();
+        for value in [
+            r#"299 - "would violate PodSecurity \"restricted:latest\": a (container \"b\")""#,
+            "no quotes",
+        ] {
+            headers.append(WARNING, value.parse().unwrap());
         }
-        Err(error) => Err(error),
+        let wanted = [
+            r#"would violate PodSecurity "restricted:latest": a (container "b")"#,
+            "no quotes",
+        ];
+        assert_eq!(warnings(&headers), wanted);
     }
 }

@@ -25,7 +25,7 @@ use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::dry_run::{self, DryRunAnswer};
+use crate::dry_run::{self, DryRunAnswer, Reply};
 
 /// The command line of `validate`.
 #[derive(Debug, Args)]
@@ -189,8 +189,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A dry run of creating one object. None if the API server answers 403: a missing permission is noted as
-    /// unchecked, a refusal by a quota or a policy is a problem.
+    /// A dry run of creating one object. The API server's warnings become notes. None if it answers 403: a missing
+    /// permission is noted as unchecked, a refusal by a quota or a policy is a problem.
     async fn try_object(
         &mut self,
         what: &'static str,
@@ -198,8 +198,15 @@ impl Check<'_> {
         object: &impl Serialize,
     ) -> Result<Option<DryRunAnswer>, CheckError> {
         match dry_run::create(self.client, path, object).await {
-            Ok(answer) => {
+            Ok(Reply { answer, warnings }) => {
                 self.judged.checked.push(what);
+                let notes = warnings.into_iter().map(|warning| {
+                    Problem::new(
+                        "",
+                        format!("the API server's warning about the {what}: {warning}"),
+                    )
+                });
+                self.judged.notes.extend(notes);
                 Ok(Some(answer))
             }
             Err(kube::Error::Api(status)) if status.code == 403 => {

@@ -454,7 +454,7 @@ impl Writer {
         let path = K::url_path(&(), Some(&key.namespace));
         let answer = dry_run::create(&self.client, &path, &applied.sent).await;
         answer
-            .map(DryRun::from)
+            .map(|reply| DryRun::from(reply.answer))
             .map_err(|error| api_error::<K>("create", &key.name, error))
     }
 
