@@ -22,7 +22,7 @@ use crate::screen::{self, Screen};
 use crate::signals::Interrupts;
 use crate::stop;
 use crate::target::Target;
-use follow::{ClusterId, Followed, RunEnd};
+use follow::{ClusterId, Followed, Leftover, RunEnd};
 use manifest::Wanted;
 
 /// Annotation with random letters. It tells the MiniCluster of this run from another one with the same name.
@@ -114,17 +114,14 @@ pub async fn create_and_follow(mut target: Target, args: &Args, output: Output) 
         uid: &uid,
     };
     let is_kept = args.wanted.keep;
-    let should_expire =
-        !is_kept && !created.spec.cleanup && created.spec.ttl_seconds_after_finished.is_none();
-    let followed = follow::until_end(
-        &target,
-        id,
-        &screen,
-        &mut interrupts,
-        is_interrupted,
-        should_expire,
-    )
-    .await;
+    let leftover = if is_kept {
+        Leftover::Kept
+    } else if created.spec.cleanup || created.spec.ttl_seconds_after_finished.is_some() {
+        Leftover::AsInSpec
+    } else {
+        Leftover::Expires
+    };
+    let followed = follow::until_end(&target, id, &screen, &mut interrupts, is_interrupted, leftover).await;
     screen.end();
     let followed = followed?;
     if let Some(text) = followed.end.text(&target.access, &name) {

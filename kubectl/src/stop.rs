@@ -54,6 +54,8 @@ pub enum Way {
     Deleted,
     /// Suspended, since the user has no permission to delete it. It then has no pods.
     Suspended,
+    /// Suspended, since `run --keep` keeps it although no instance has run. It then has no pods.
+    Kept,
     /// It had ended or was deleted before.
     HadEnded,
     /// Its job has ended. The steps after the job still run, or the operator has not reported the end yet.
@@ -69,6 +71,9 @@ impl Way {
             Way::Suspended => {
                 format!("suspended {name}, which now has no pods (you have no permission to delete it)")
             }
+            Way::Kept => format!(
+                "suspended {name}, which now has no pods: no instance has run yet, and --keep keeps it"
+            ),
             Way::HadEnded => format!("{name} has already ended"),
             Way::Ending => {
                 format!(
@@ -84,18 +89,20 @@ pub async fn run(target: &Target, args: &Args) -> Result<Way, Failure> {
     if args.now {
         at_once(target, &args.name, None).await
     } else {
-        in_order(target, &args.name, None).await
+        in_order(target, &args.name, None, false).await
     }
 }
 
 /// Shuts the instance down, as `flux shutdown` does. If no instance has run yet, deletes the MiniCluster, since there is
-/// nothing to lose. Deletes nothing if the program may have run before, while the steps after a job run, or if it is
-/// unknown what runs. `uid`: stop only the MiniCluster with this uid, since another one may have the name by then.
-pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
+/// nothing to lose; with `keep`, suspends it instead. Deletes nothing if the program may have run before, while the steps
+/// after a job run, or if it is unknown what runs. `uid`: stop only the MiniCluster with this uid, since another one may
+/// have the name by then.
+pub async fn in_order(target: &Target, name: &str, uid: Option<&str>, keep: bool) -> Result<Way, Failure> {
     let mut attempts = Attempts {
         target,
         name,
         uid: uid.map(str::to_owned),
+        keep,
         asked: None,
         has_ended: false,
         is_deleting: false,
@@ -147,6 +154,8 @@ struct Attempts<'a> {
     name: &'a str,
     /// The uid of the MiniCluster to stop; if none was given, that of the first one found.
     uid: Option<String>,
+    /// As in [`in_order`].
+    keep: bool,
     /// The start of the lead that was asked to shut down, perhaps without an answer.
     asked: Option<ContainerStart>,
     /// The lead has ended, and the operator has not reported it yet.
@@ -188,7 +197,7 @@ impl Attempts<'_> {
         }
         // The lead has not started, or its container waits to be started again: there is no broker to shut down.
         let Some((lead, start)) = lead.and_then(|lead| Some((lead, observed::started(lead)?))) else {
-            return self.delete_unless_begun(&snapshot, lead).await;
+            return self.end_unless_begun(&snapshot, lead).await;
         };
         self.has_ended = !observed::is_running(lead);
         if self.has_ended {
@@ -249,11 +258,12 @@ impl Attempts<'_> {
             (Some(Value::Null), _) => {}
             _ => return Ok(None),
         }
-        self.delete_unless_begun(snapshot, Some(lead)).await
+        self.end_unless_begun(snapshot, Some(lead)).await
     }
 
-    /// Deletes the MiniCluster, unless its program may have run: its status and its logs would be lost. None: try again.
-    async fn delete_unless_begun(
+    /// Deletes the MiniCluster, or suspends it if it is kept, unless its program may have run: its status and its logs
+    /// would be lost. None: try again.
+    async fn end_unless_begun(
         &mut self,
         snapshot: &Snapshot,
         lead: Option<&Pod>,
@@ -272,9 +282,37 @@ impl Attempts<'_> {
             self.obstacle = "its lead runs, but the operator has not reported the Job yet".to_owned();
             return Ok(None);
         }
+        if self.keep {
+            return self.suspend(snapshot).await.map(|()| Some(Way::Kept));
+        }
         self.is_deleting = true;
         let way = at_once(self.target, self.name, self.uid.as_deref()).await?;
         Ok(Some(way))
+    }
+
+    /// Suspends the MiniCluster, so that its program does not run later, when nobody follows it.
+    async fn suspend(&self, snapshot: &Snapshot) -> Result<(), Failure> {
+        let (target, name) = (self.target, self.name);
+        if let Some(cluster) = &snapshot.cluster
+            && let Some(why) = why_not_suspended(target, cluster).await?
+        {
+            let why = format!("it is a MiniCluster {why}");
+            return Err(not_stopped(
+                target,
+                name,
+                &why,
+                "With --keep, nothing was deleted: ",
+            ));
+        }
+        change(
+            target,
+            name,
+            self.uid.as_deref(),
+            json!({ "suspend": true }),
+            "stop",
+        )
+        .await
+        .map(|_| ())
     }
 
     /// Whether the lead has started, although the status does not name its Job yet.
@@ -369,24 +407,8 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
                     .await
                     .map(|_| Way::Deleted);
             }
-            if is_queued(&cluster) || target.is_job_queued(name).await? {
-                return Err(Failure::call(format!(
-                    "delete MiniCluster {name}, which only its queue can suspend"
-                ))(error));
-            }
-            // The operator applies `spec.suspend` only when it changes.
-            if was_resumed_by_others(&cluster) {
-                return Err(Failure::call(format!(
-                    "delete MiniCluster {name}, whose `spec.suspend` is true already, although its Job runs (suspend \
-                     the Job, or ask for the permission `delete`)"
-                ))(error));
-            }
-            // If there is no Job yet, none is created before somebody sets `suspend` back.
-            let status = cluster.status.as_ref().filter(|status| status.job_uid.is_some());
-            if status.and_then(|status| status.reason.as_deref()) == Some(Reason::Invalid.name()) {
-                return Err(Failure::call(format!(
-                    "delete MiniCluster {name}, whose Job follows `spec.suspend` only with a valid spec"
-                ))(error));
+            if let Some(why) = why_not_suspended(target, &cluster).await? {
+                return Err(Failure::call(format!("delete MiniCluster {name}, {why}"))(error));
             }
             change(target, name, uid, json!({ "suspend": true }), "stop")
                 .await
@@ -394,6 +416,23 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
         }
         Err(error) => Err(Failure::call(format!("delete MiniCluster {name}"))(error)),
     }
+}
+
+/// Why `spec.suspend` would not stop the MiniCluster. None: it would.
+async fn why_not_suspended(target: &Target, cluster: &MiniCluster) -> Result<Option<&'static str>, Failure> {
+    if is_queued(cluster) || target.is_job_queued(&cluster.name_any()).await? {
+        return Ok(Some("which only its queue can suspend"));
+    }
+    // The operator applies `spec.suspend` only when it changes.
+    if was_resumed_by_others(cluster) {
+        return Ok(Some(
+            "whose `spec.suspend` is true already, although its Job runs (suspend the Job)",
+        ));
+    }
+    // If there is no Job yet, none is created before somebody sets `suspend` back.
+    let status = cluster.status.as_ref().filter(|status| status.job_uid.is_some());
+    let is_invalid = status.and_then(|status| status.reason.as_deref()) == Some(Reason::Invalid.name());
+    Ok(is_invalid.then_some("whose Job follows `spec.suspend` only with a valid spec"))
 }
 
 /// Whether the MiniCluster is in a queue, where `spec.suspend` has no effect.
@@ -488,7 +527,7 @@ mod tests {
                 Answer::Json(200, cluster.clone())
             }
         }));
-        let way = in_order(&target, "mc", uid).await;
+        let way = in_order(&target, "mc", uid, false).await;
         let requests = requests.lock().unwrap().clone();
         (way, requests)
     }
@@ -702,7 +741,7 @@ mod tests {
                 Answer::Json(200, cluster("u"))
             }
         }));
-        let stopping = tokio::time::timeout(Duration::from_secs(20), in_order(&target, "mc", None));
+        let stopping = tokio::time::timeout(Duration::from_secs(20), in_order(&target, "mc", None, false));
         let failure = stopping.await.expect("it ends in time").unwrap_err().to_string();
         let expected = "failed to stop mc: the lead's agent did not answer within 15 s; is a volume of the pod \
                         stuck? It may shut down all the same. If not, ";
@@ -776,7 +815,10 @@ mod tests {
             }
             Answer::Json(200, json!({ "metadata": {}, "items": [lead] }))
         });
-        let failure = in_order(&target, "mc", None).await.unwrap_err().to_string();
+        let failure = in_order(&target, "mc", None, false)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(failure.contains("its program may have run before"), "{failure}");
     }
 
@@ -871,7 +913,7 @@ mod tests {
                     Answer::Json(200, cluster("u"))
                 }
             });
-            let way = in_order(&target, "mc", None).await;
+            let way = in_order(&target, "mc", None, false).await;
             if lost == 1 {
                 assert_eq!(way.unwrap(), Way::Deleted);
                 assert_eq!(at_once(&target, "mc", Some("u")).await.unwrap(), Way::Deleted);
@@ -904,6 +946,37 @@ mod tests {
         assert_eq!(patches, 0);
         let (way_without_queue, patches) = way(json!({})).await;
         assert_eq!((way_without_queue.unwrap(), patches), (Way::Suspended, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kept_minicluster_is_suspended_and_not_deleted() {
+        for labels in [json!({}), json!({ QUEUE_NAME: "default" })] {
+            let is_queued = labels.get(QUEUE_NAME).is_some();
+            let (target, requests) = answering(move |request| {
+                if request.contains("/jobs/mc") {
+                    Answer::Json(200, json!({ "metadata": { "name": "mc", "labels": labels } }))
+                } else if request.contains("/pods?") {
+                    Answer::Json(200, json!({ "metadata": {}, "items": [] }))
+                } else {
+                    Answer::Json(200, cluster("u"))
+                }
+            });
+            let way = in_order(&target, "mc", Some("u"), true).await;
+            if is_queued {
+                let failure = way.unwrap_err().to_string();
+                assert!(failure.contains("only its queue can suspend"), "{failure}");
+                assert!(failure.contains("stop --now mc` deletes it"), "{failure}");
+            } else {
+                assert_eq!(way.unwrap(), Way::Kept);
+            }
+            let requests = requests.lock().unwrap();
+            let patches = usize::from(!is_queued);
+            assert_eq!(
+                (count(&requests, "PATCH"), count(&requests, "DELETE")),
+                (patches, 0),
+                "{requests:?}"
+            );
+        }
     }
 
     #[tokio::test]

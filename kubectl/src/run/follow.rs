@@ -47,8 +47,8 @@ pub enum RunEnd {
     Deleted { by_run: bool },
     /// The MiniCluster was deleted while no events came, so its last state was not seen.
     Unseen,
-    /// The user interrupted a second time, or the MiniCluster was suspended because the user may not delete it. None:
-    /// it is unknown what became of the MiniCluster.
+    /// The user interrupted a second time, or the MiniCluster was suspended, because the user may not delete it or because
+    /// of `--keep`. None: it is unknown what became of the MiniCluster.
     Interrupted(Option<Way>),
     /// The operator cannot use the MiniCluster's spec.
     Invalid(String),
@@ -85,6 +85,12 @@ impl RunEnd {
                 "{name} was deleted, not by this command, while no events came from the API server: how its job ended \
                  is unknown"
             )),
+            // What `run --keep` prints about a MiniCluster that it keeps.
+            RunEnd::Interrupted(Some(Way::Kept)) => Some(format!(
+                "kept {name}: {}, {}",
+                access.command("why", name),
+                access.command("stop --now", name)
+            )),
             RunEnd::Interrupted(Some(way)) => Some(way.text(name)),
             RunEnd::Interrupted(None) => {
                 Some(format!("{name} may still run: {}", access.command("stop", name)))
@@ -119,7 +125,7 @@ struct FollowState<'a> {
     uid: &'a str,
     screen: &'a Screen,
     /// As in [`until_end`].
-    should_expire: bool,
+    leftover: Leftover,
     snapshot: Snapshot,
     /// The pods of a list that is not complete yet, by name.
     listed: BTreeMap<String, Pod>,
@@ -161,20 +167,30 @@ pub struct Followed {
     pub time_to_live: Option<i32>,
 }
 
-/// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed while it was created. `should_expire`: after
-/// SIGTERM, the operator deletes the MiniCluster some time after its end, even if this program is killed.
+/// What becomes of a MiniCluster that is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftover {
+    /// `--keep`: it stays, even if no instance has run.
+    Kept,
+    /// After SIGTERM, the operator deletes it some time after its end, even if this program is killed.
+    Expires,
+    /// As its own `cleanup` and `ttlSecondsAfterFinished` say.
+    AsInSpec,
+}
+
+/// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed while it was created.
 pub async fn until_end(
     target: &Target,
     id: ClusterId<'_>,
     screen: &Screen,
     interrupts: &mut Interrupts,
     is_interrupted: bool,
-    should_expire: bool,
+    leftover: Leftover,
 ) -> Result<Followed, Failure> {
     let (mut clusters, mut pods) = (target.watch(id.name), target.watch_pods_of(id.name));
     let api = target.pods();
     let mut state = FollowState::new(target, id, screen);
-    state.should_expire = should_expire;
+    state.leftover = leftover;
     let stopping = is_interrupted.then(|| state.begin_stop(interrupts.is_terminated));
     let end = state
         .handle_events(&mut clusters, &mut pods, interrupts, stopping, &api)
@@ -195,7 +211,7 @@ impl<'a> FollowState<'a> {
             name: id.name,
             uid: id.uid,
             screen,
-            should_expire: false,
+            leftover: Leftover::AsInSpec,
             snapshot: Snapshot::default(),
             listed: BTreeMap::new(),
             read: BTreeSet::new(),
@@ -243,7 +259,7 @@ impl<'a> FollowState<'a> {
                             if stopping.is_none() && way.is_none() {
                                 self.interrupts += 1;
                                 self.screen.say(&format!("nobody reads the output: shutting down {name}"));
-                                stopping = Some(Box::pin(stop::in_order(target, name, Some(uid))));
+                                stopping = Some(self.stop_in_order());
                             }
                         }
                         // The rest of the log is lost, but the status has the job's result.
@@ -339,7 +355,7 @@ impl<'a> FollowState<'a> {
             .cluster
             .as_ref()
             .is_some_and(|it| observed::is_finished(it.status.as_ref()));
-        let should_expire = self.should_expire && is_terminated && !has_ended;
+        let should_expire = self.leftover == Leftover::Expires && is_terminated && !has_ended;
         self.interrupts += 1;
         self.screen.end();
         self.screen.say(&format!(
@@ -353,8 +369,13 @@ impl<'a> FollowState<'a> {
                     tokio::time::timeout(EXPIRY_TIMEOUT, stop::patch(target, name, Some(uid), spec)).await;
             }
         };
-        let stopping = stop::in_order(target, name, Some(uid));
+        let stopping = self.stop_in_order();
         Box::pin(async move { tokio::join!(expiring, stopping).1 })
+    }
+
+    fn stop_in_order(&self) -> Stopping<'a> {
+        let is_kept = self.leftover == Leftover::Kept;
+        Box::pin(stop::in_order(self.target, self.name, Some(self.uid), is_kept))
     }
 
     /// Records and prints that a part of the output was not printed.
@@ -565,7 +586,11 @@ impl<'a> FollowState<'a> {
                 RunEnd::Deleted { by_run }
             });
         }
-        if way == Some(Way::Suspended) && self.snapshot.is_true(ConditionType::Suspended) {
+        // Without a Job, the condition never becomes true.
+        let has_job = status.is_some_and(|status| status.job_uid.is_some());
+        if matches!(way, Some(Way::Suspended | Way::Kept))
+            && (self.snapshot.is_true(ConditionType::Suspended) || !has_job)
+        {
             return Some(RunEnd::Interrupted(way));
         }
         self.snapshot
@@ -636,7 +661,7 @@ mod tests {
         });
         let id = ClusterId { name: "mc", uid: "u" };
         let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
-        until_end(&target, id, &screen, &mut interrupts, false, false)
+        until_end(&target, id, &screen, &mut interrupts, false, Leftover::AsInSpec)
             .await
             .unwrap()
     }
@@ -646,7 +671,7 @@ mod tests {
         let (target, _) = answering(|_| failed(401));
         let id = ClusterId { name: "mc", uid: "u" };
         let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
-        let failure = until_end(&target, id, &screen, &mut interrupts, false, false)
+        let failure = until_end(&target, id, &screen, &mut interrupts, false, Leftover::AsInSpec)
             .await
             .err()
             .unwrap();
@@ -661,7 +686,7 @@ mod tests {
         let id = ClusterId { name: "mc", uid: "u" };
         let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
         let begin = tokio::time::Instant::now();
-        let failure = until_end(&target, id, &screen, &mut interrupts, false, false)
+        let failure = until_end(&target, id, &screen, &mut interrupts, false, Leftover::AsInSpec)
             .await
             .err()
             .unwrap();

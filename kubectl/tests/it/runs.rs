@@ -434,6 +434,47 @@ fn interrupted_run_exits_130_when_its_pods_have_not_started() {
     });
 }
 
+/// What never starts is what its user wants to look at. It must not start later, when nobody follows it.
+#[test]
+fn run_with_keep_suspends_what_has_not_started() {
+    test("keep", async |fixture| {
+        let operator = fixture.operator().await;
+        let rights = [
+            crate::user_account::RIGHTS,
+            &[("miniclusters.flux-framework.org", "delete")],
+        ]
+        .concat();
+        let person = crate::user_with(&fixture, "deleter", &rights);
+        for (name, has_job) in [("mc", true), ("jobless", false)] {
+            if !has_job {
+                fixture.refuse_jobs().await;
+            }
+            let run = person.start(&["run", "--keep", "--name", name, "app:1", "--", "true"]);
+            if has_job {
+                fixture.pods(name, 1).await;
+            } else {
+                wait_until_created(&fixture, name).await;
+            }
+            // Gives `run` the time to begin its watch.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            interrupt(&run);
+            let output = PluginOutput::when_over(run).await;
+            assert_eq!(output.code, 130, "{output:?}");
+            let kept = format!("kept {name}: `kubectl minicluster why {name} -n ");
+            assert!(
+                output
+                    .err
+                    .contains(&format!("suspended {name}, which now has no pods"))
+                    && output.err.contains(&kept),
+                "{output:?}"
+            );
+            assert_eq!(fixture.get(name).await.spec.suspend, Some(true));
+        }
+        fixture.allow_jobs().await;
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn finished_minicluster_is_listed_and_cannot_be_scaled() {
     test("list", async |fixture| {
