@@ -5,7 +5,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use clap::Args;
 use flux_shared::causes::causes_by;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -14,8 +14,21 @@ use tracing_subscriber::util::SubscriberInitExt;
 #[derive(Debug, Clone, Args)]
 pub struct Filter {
     /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
-    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
+    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info", value_parser = checked)]
     log: String,
+}
+
+/// Rejects a filter that `EnvFilter` rejects, and a word that is no level: to `EnvFilter` this is a target, and the
+/// log would have nothing else.
+fn checked(filter: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    for directive in filter
+        .split(',')
+        .filter(|directive| !directive.contains(['=', '[']))
+    {
+        directive.trim().parse::<LevelFilter>()?;
+    }
+    EnvFilter::builder().parse(filter)?;
+    Ok(filter.to_owned())
 }
 
 /// Sets up the log and the panic hook. If this process already has a log, it stays.
@@ -117,6 +130,33 @@ mod tests {
             .map(|line| line["message"].clone())
             .collect();
         assert_eq!(messages, ["ours"]);
+    }
+
+    #[test]
+    fn filter_that_would_silence_the_log_is_rejected() {
+        for filter in [
+            "info",
+            "off",
+            "info,kube=debug",
+            "flux_operator[reconcile]=debug,info",
+            "",
+        ] {
+            assert_eq!(checked(filter).unwrap(), filter);
+        }
+        for filter in [
+            "kube=verbose",
+            "info,kube=verbose",
+            "x=y=z",
+            "=",
+            "verbose",
+            "info,kube",
+        ] {
+            let error = checked(filter).expect_err(filter).to_string();
+            assert!(
+                error.contains("error parsing level filter") || error.contains("invalid filter"),
+                "{error}"
+            );
+        }
     }
 
     #[test]
