@@ -85,6 +85,18 @@ pub fn completion_index(metadata: &ObjectMeta) -> Option<u32> {
     metadata.labels.as_ref()?.get(COMPLETION_INDEX)?.parse().ok()
 }
 
+/// Whether this is the pod of `spec.services`. A broker's pod always has the label `CLUSTER`, even if its author also
+/// sets `SERVICES_OF`.
+pub fn is_services_pod(metadata: &ObjectMeta) -> bool {
+    let has = |label: &str| {
+        metadata
+            .labels
+            .as_ref()
+            .is_some_and(|all| all.contains_key(label))
+    };
+    has(SERVICES_OF) && !has(CLUSTER)
+}
+
 /// Labels of an object other than a pod.
 pub fn of_object(cluster: &str) -> BTreeMap<String, String> {
     let labels = [

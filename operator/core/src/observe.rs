@@ -15,7 +15,6 @@ use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::labels;
-use crate::vocabulary::Reason;
 use pod_end::loss;
 use storage::OwnedVolume;
 
@@ -41,7 +40,7 @@ pub use partial::{controller_uid, is_minicluster};
 use job::JobSeen;
 use members::Members;
 use node::{NodeSeen, Nodes, Placement, ViewNodes};
-use pod::PodSeen;
+use pod::{PodSeen, Trouble};
 use service::ServiceSeen;
 use storage::{DiskSeen, Storage, Volume};
 
@@ -108,7 +107,7 @@ pub struct Observed {
 }
 
 /// What the operator keeps of the services pod (the pod of `spec.services`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ServicesPodSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
@@ -116,8 +115,9 @@ pub struct ServicesPodSeen {
     /// It ran, was evicted, and stays in the API server as a failed pod. The operator then recreates it. (A pod that
     /// its node never started does not count: it would be recreated again and again.)
     pub was_evicted: bool,
-    /// A scheduling gate holds it. Kueue gates pods that it takes for Jobs of their own.
-    pub is_gated: bool,
+    /// Why it does not start, or which of its containers has failed. (A scheduling gate counts, too: Kueue gates pods
+    /// that it takes for Jobs of their own.)
+    pub trouble: Option<Box<Trouble>>,
     /// The queue in its label, which Kueue may have added.
     pub queue: Option<String>,
 }
@@ -361,18 +361,15 @@ impl Index {
 
     /// Stores a pod's current state.
     pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> PodUpdate {
-        // A broker's pod always has the label `CLUSTER`, even if its author also sets `SERVICES_OF`.
-        let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
-        if !is_broker && let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF) {
+        if labels::is_services_pod(metadata)
+            && let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF)
+        {
             let services_pod = ServicesPodSeen {
                 uid: uid(metadata),
                 controller_uid: controller_uid(metadata).map(str::to_owned),
                 is_deleting: seen.is_deleting,
                 was_evicted: seen.has_ended && !seen.is_deleting && seen.exit.is_some() && seen.was_evicted(),
-                is_gated: seen
-                    .trouble
-                    .as_ref()
-                    .is_some_and(|trouble| trouble.reason == Reason::SchedulingGated),
+                trouble: seen.trouble,
                 queue: partial::queue_of(metadata).map(str::to_owned),
             };
             let mut state = self.state();

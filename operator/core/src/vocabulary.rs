@@ -313,6 +313,8 @@ reasons! {
             "the node could not create a container: for example, a device is missing, or the image lacks the working directory or program (set by Kubernetes)",
         FailedMount => Warning:
             "a volume could not be mounted: a claim, ConfigMap or Secret does not exist in this namespace, the node lacks the directory of a `hostPath`, or the storage or its driver does not answer (set by Kubernetes)",
+        ServiceFailed => Warning:
+            "a container of `services` has failed, or ends again and again: the message names it, and `kubectl logs NAME-services -c CONTAINER` shows its output. The job goes on, but may wait for it",
         NotStarted => Warning:
             "the lead's pod ended before its program had started: it is retried up to `backoffLimit` times",
         InitFailed => Warning:

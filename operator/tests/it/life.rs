@@ -5,6 +5,7 @@ use flux_shared::curve::Certificate;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{EvictParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -168,6 +169,64 @@ fn pod_name_resolves_to_both_families_on_dual_stack() {
                 .then_some(())
         })
         .await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn broken_services_pod_is_in_status_and_events_until_it_is_well() {
+    test("broken-services", async |fixture| {
+        let operator = fixture.operator().await;
+        let spec = json!({ "size": 1, "services": [{ "image": "db:1", "name": "db" }] });
+        fixture.create("mc", spec).await;
+        let services = until("the services pod", async || {
+            fixture.find::<Pod>("mc-services").await
+        })
+        .await;
+        let play = async |phase: &str, state: Value, last: Value| {
+            let status = json!({ "name": "db", "image": "i", "imageID": "i", "ready": false, "restartCount": 1,
+                "state": state, "lastState": last });
+            let status = json!({ "status": { "phase": phase, "containerStatuses": [status] } });
+            fixture.patch_pod_status(&services, status).await;
+        };
+        let pull = json!({ "waiting": { "reason": "ErrImagePull", "message": "db:1: not found" } });
+        play("Pending", pull, json!({})).await;
+        let status = fixture.when_is("mc", "reason", "ErrImagePull").await;
+        assert_message(&status, "services pod mc-services: container db: db:1: not found");
+
+        let pods = fixture.run_pods("mc", 1).await;
+        let ended = json!({ "terminated": { "exitCode": 3, "reason": "Error" } });
+        let back_off = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off" } });
+        play("Running", back_off, ended.clone()).await;
+        let status = fixture
+            .when("mc", "running beside a failed service", |status| {
+                status["reason"] == "ServiceFailed" && status["phase"] == "Running"
+            })
+            .await;
+        assert_message(
+            &status,
+            "services pod mc-services: container db ended with exit code 3",
+        );
+        for (type_, wanted) in [("Ready", "True"), ("Failed", "False"), ("Stalled", "")] {
+            let now = condition(&status, type_)["status"].clone();
+            assert_eq!(now.as_str().unwrap_or_default(), wanted, "{type_} in {status:#}");
+        }
+        until("its event", async || {
+            let events = fixture.all::<Event>().await;
+            let is_about = |event: &Event| event.reason.as_deref() == Some("ServiceFailed");
+            events.iter().any(is_about).then_some(())
+        })
+        .await;
+
+        let runs = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
+        play("Running", runs, ended.clone()).await;
+        fixture.when_is("mc", "reason", Value::Null).await;
+
+        play("Running", ended, json!({})).await;
+        fixture.when_is("mc", "reason", "ServiceFailed").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        let status = fixture.when_finished("mc", "Complete").await;
+        assert_eq!(status["reason"], "Completed", "{status:#}");
         operator.stop().await;
     });
 }

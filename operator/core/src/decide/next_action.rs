@@ -1082,7 +1082,7 @@ mod tests {
                 controller_uid: Some(owner.to_owned()),
                 is_deleting: false,
                 was_evicted,
-                is_gated: false,
+                trouble: None,
                 queue: None,
             });
             let job = JobSeen {
@@ -1144,7 +1144,7 @@ mod tests {
                     controller_uid: Some(owner.to_owned()),
                     is_deleting,
                     was_evicted: false,
-                    is_gated: false,
+                    trouble: None,
                     queue: None,
                 }),
                 ..Observed::default()

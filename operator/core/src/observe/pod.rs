@@ -516,7 +516,12 @@ impl PodSeen {
             kept_by: kept_by.map(|container| container.name.as_str().into()),
             is_shut_down: false,
             exit: exit.map(Box::new),
-            trouble: trouble(status, spec, phase, user_init(metadata)).map(Box::new),
+            trouble: if labels::is_services_pod(metadata) {
+                trouble_of_services(status, spec, phase, user_init(metadata))
+            } else {
+                trouble(status, spec, phase, user_init(metadata))
+            }
+            .map(Box::new),
             creation_failure: if ended { None } else { creation_failure(status) },
         }
     }
@@ -782,6 +787,56 @@ fn trouble(status: &PodStatus, spec: &PodSpecPart, phase: PodPhase, user_init: &
             pull: pull(container, waiting),
             ..new(waiting.reason.as_deref().unwrap_or_default(), &message)
         }
+    })
+}
+
+/// Kubernetes' reason for a container that ends again and again, and waits for its next start.
+const CRASH_LOOP: &str = "CrashLoopBackOff";
+
+/// As `trouble`, for the services pod, where also a container that has failed is trouble. The words stay while the
+/// kubelet waits to restart it: otherwise each restart would change the status.
+fn trouble_of_services(
+    status: &PodStatus,
+    spec: &PodSpecPart,
+    phase: PodPhase,
+    user_init: &str,
+) -> Option<Trouble> {
+    match trouble(status, spec, phase, user_init) {
+        Some(trouble) if trouble.reason != CRASH_LOOP => Some(trouble),
+        // Of an init container, the loop is all that is known.
+        crash_loop => failed_service(status).or(crash_loop),
+    }
+}
+
+/// The first container of the services pod that has failed, or that ends again and again. One that ends with 0 for good
+/// has not failed.
+fn failed_service(status: &PodStatus) -> Option<Trouble> {
+    let containers = status.container_statuses.as_deref().unwrap_or_default();
+    containers.iter().find_map(|container| {
+        let state = container.state.as_ref()?;
+        let waiting = state.waiting.as_ref();
+        let end = if waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some(CRASH_LOOP)) {
+            container.last_state.as_ref()?.terminated.as_ref()?
+        } else {
+            state.terminated.as_ref().filter(|end| end.exit_code != 0)?
+        };
+        let end = exit(end);
+        let mut message = format!("container {} ended with exit code {}", container.name, end.code);
+        // These reasons say no more than the exit code.
+        if !matches!(end.reason.as_str(), "" | "Error" | "Completed") {
+            message.push_str(&format!(" ({})", end.reason));
+        }
+        if end.code == 0 {
+            message.push_str(", and the kubelet restarts it again and again");
+        }
+        if !end.message.is_empty() {
+            message.push_str(&format!(": {}", end.message));
+        }
+        Some(Trouble {
+            reason: Reason::ServiceFailed.into(),
+            message: first_line(Some(&message)),
+            ..Trouble::default()
+        })
     })
 }
 

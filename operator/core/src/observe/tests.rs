@@ -418,7 +418,7 @@ fn services_pod_counts_as_evicted_unless_it_failed_by_itself() {
 }
 
 #[test]
-fn services_pod_keeps_its_queue_and_whether_it_is_gated() {
+fn services_pod_keeps_its_queue_and_its_gate() {
     let pod = |is_gated: bool, queue: &str| {
         let conditions = if is_gated {
             serde_json::json!([{ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated" }])
@@ -438,11 +438,74 @@ fn services_pod_keeps_its_queue_and_whether_it_is_gated() {
             .services_pod
             .clone()
             .unwrap();
-        (services_pod.is_gated, services_pod.queue)
+        (
+            services_pod.trouble.map(|trouble| trouble.reason),
+            services_pod.queue,
+        )
     };
-    for is_gated in [true, false] {
-        assert_eq!(pod(is_gated, "default"), (is_gated, Some("default".into())));
-        assert_eq!(pod(is_gated, ""), (is_gated, None));
+    for (is_gated, trouble) in [(true, Some("SchedulingGated".to_owned())), (false, None)] {
+        assert_eq!(
+            pod(is_gated, "default"),
+            (trouble.clone(), Some("default".into()))
+        );
+        assert_eq!(pod(is_gated, ""), (trouble, None));
+    }
+}
+
+#[test]
+fn services_pod_keeps_what_is_wrong_with_its_containers() {
+    use serde_json::{Value, json};
+    let index = Index::default();
+    let trouble = |phase: &str, containers: &[(&str, Value, Value)]| {
+        let container = |(name, state, last): &(&str, Value, Value)| {
+            json!({ "name": name, "image": "i", "imageID": "", "ready": false, "restartCount": 1,
+                "state": state, "lastState": last })
+        };
+        let statuses: Vec<Value> = containers.iter().map(container).collect();
+        // With `minimalService`, the pod has an index.
+        let labels = json!({ (labels::SERVICES_OF): "mc", (labels::COMPLETION_INDEX): "0" });
+        let pod = json!({
+            "metadata": { "name": "mc-services", "namespace": "ns", "uid": "pod", "labels": labels },
+            "spec": { "restartPolicy": "Always" }, "status": { "phase": phase, "containerStatuses": statuses },
+        });
+        let pod: pod::PodStatusObject = serde_json::from_value(pod).unwrap();
+        index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
+        let services_pod = index.observed(&Key::new("ns", "mc")).services_pod.clone();
+        let trouble = services_pod.unwrap().trouble?;
+        Some((trouble.reason.clone(), trouble.message.clone()))
+    };
+    let waiting = |reason: &str| json!({ "waiting": { "reason": reason, "message": "why" } });
+    let ended = |code: i32, reason: &str| json!({ "terminated": { "exitCode": code, "reason": reason } });
+    let (runs, none) = (json!({ "running": {} }), json!({}));
+    let failed = |message: &str| Some(("ServiceFailed".to_owned(), message.to_owned()));
+    let beside = ("web", runs.clone(), none.clone());
+    let of = |phase: &str, state: Value, last: Value| trouble(phase, &[beside.clone(), ("db", state, last)]);
+
+    let pull = Some(("ErrImagePull".to_owned(), "container db: why".to_owned()));
+    assert_eq!(of("Pending", waiting("ErrImagePull"), none.clone()), pull);
+    let exited = failed("container db ended with exit code 3");
+    assert_eq!(of("Running", ended(3, "Error"), none.clone()), exited);
+    assert_eq!(of("Failed", ended(3, "Error"), none.clone()), exited);
+    // The same words, so the status does not change with each restart.
+    assert_eq!(
+        of("Running", waiting("CrashLoopBackOff"), ended(3, "Error")),
+        exited
+    );
+    assert_eq!(
+        of("Running", ended(137, "OOMKilled"), none.clone()),
+        failed("container db ended with exit code 137 (OOMKilled)")
+    );
+    assert_eq!(
+        of("Running", waiting("CrashLoopBackOff"), ended(0, "Completed")),
+        failed("container db ended with exit code 0, and the kubelet restarts it again and again")
+    );
+    for (phase, state, last) in [
+        ("Pending", waiting("ContainerCreating"), none.clone()),
+        ("Running", runs, ended(3, "Error")),
+        ("Running", ended(0, "Completed"), none.clone()),
+        ("Succeeded", ended(0, "Completed"), none),
+    ] {
+        assert_eq!(of(phase, state.clone(), last), None, "{state}");
     }
 }
 

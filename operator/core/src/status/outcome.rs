@@ -2,6 +2,7 @@
 
 use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use flux_shared::exit::Category;
+use flux_shared::names;
 use flux_shared::termination::{Ender, Termination};
 
 use super::{CheckedSpec, Inputs, PodSummary};
@@ -37,7 +38,7 @@ impl Outcome {
 
 /// The first of these that applies: a restart in progress, the job's end, an invalid spec, an obstacle, a stuck pod of
 /// a stopped Job, the queue, a suspension, a lost node, a stuck pod, too small a size, trouble with a pod, a failed pod, a
-/// warning event, a gated services pod, brokers that are not ready.
+/// warning event, trouble with the services pod, brokers that are not ready.
 pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(restart) = pending_restart(inputs) {
         return restarting(inputs, restart);
@@ -103,20 +104,29 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     };
     let trouble = below_quorum(inputs, summary).or_else(|| trouble(inputs, summary));
     trouble
-        .map(|trouble| with_steady_reason(trouble, inputs.previous))
         .or_else(|| failed_while_incomplete(inputs, summary))
         .or_else(|| outcome_of_warning().filter(|outcome| outcome.reason != Reason::BrokersNotReady))
         // Brokers may not be ready because their snippets wait for the services.
-        .or_else(|| gated_services_pod(inputs))
+        .or_else(|| trouble_of_services(inputs, summary))
         .or_else(outcome_of_warning)
+        .map(|outcome| with_steady_reason(outcome, inputs.previous))
         .unwrap_or_default()
 }
 
-/// The outcome if a scheduling gate holds the services pod. To Kueue, this pod is not a part of the Job.
-fn gated_services_pod(inputs: &Inputs) -> Option<Outcome> {
-    let pod = inputs
-        .services_pod
-        .filter(|pod| pod.is_gated && !pod.is_deleting)?;
+/// The outcome if the services pod has trouble. The brokers may be ready, but their program may need the services until
+/// it has ended.
+fn trouble_of_services(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
+    if summary.lead_has_succeeded() {
+        return None;
+    }
+    let pod = inputs.services_pod.filter(|pod| !pod.is_deleting)?;
+    let trouble = pod.trouble.as_ref()?;
+    if trouble.reason != Reason::SchedulingGated {
+        let name = names::services_pod(inputs.name);
+        let message = format!("services pod {name}: {}", trouble.message);
+        return Some(Outcome::new(trouble.reason.clone(), message));
+    }
+    // To Kueue, this pod is not a part of the Job.
     Some(match &pod.queue {
         Some(queue) => queued(&format!("{queue} for the services pod"), None),
         None => Outcome::new(

@@ -193,6 +193,90 @@ fn failed_pull_keeps_one_reason_while_the_kubelet_alternates() {
     }
 }
 
+fn services_pod(trouble: Option<(Reason, &str)>) -> ServicesPodSeen {
+    let trouble = trouble.map(|(reason, message)| {
+        Box::new(Trouble {
+            reason: reason.to_string(),
+            message: message.into(),
+            ..Trouble::default()
+        })
+    });
+    ServicesPodSeen {
+        uid: "services".into(),
+        controller_uid: Some("uid".into()),
+        is_deleting: false,
+        was_evicted: false,
+        trouble,
+        queue: None,
+    }
+}
+
+#[test]
+fn broken_services_pod_is_reported_while_the_job_may_need_it() {
+    let mut observation = observation("size: 1\nservices: [{image: db, name: db}]");
+    observation.job = Some(job(1));
+    observation.pods = vec![ready(0)];
+    observation.services_pod = Some(services_pod(None));
+    observation.previous = observation.status();
+    assert_eq!(observation.previous.reason, None);
+
+    let failed = (Reason::ServiceFailed, "container db ended with exit code 3");
+    observation.services_pod = Some(services_pod(Some(failed)));
+    let broken = observation.status();
+    assert_eq!(
+        (
+            broken.phase.as_deref(),
+            broken.reason.as_deref(),
+            broken.message.as_deref()
+        ),
+        (
+            Some("Running"),
+            Some("ServiceFailed"),
+            Some("services pod mc-services: container db ended with exit code 3")
+        )
+    );
+    assert_eq!(
+        broken.conditions, observation.previous.conditions,
+        "the brokers are well"
+    );
+    let written: Vec<String> = events::between(&observation.previous, &broken)
+        .into_iter()
+        .map(|event| event.reason)
+        .collect();
+    assert_eq!(written, ["ServiceFailed"]);
+
+    // The kubelet alternates between two reasons for the same image.
+    let pull = |reason: Reason| Some(services_pod(Some((reason, "container db: not found"))));
+    observation.services_pod = pull(Reason::ErrImagePull);
+    observation.previous = observation.status();
+    observation.services_pod = pull(Reason::ImagePullBackOff);
+    assert_eq!(observation.status(), observation.previous);
+
+    // A broker's trouble comes first.
+    observation.pods = vec![PodSeen {
+        trouble: services_pod(Some((Reason::Unschedulable, "no room"))).trouble,
+        ..pod(0)
+    }];
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("Unschedulable"));
+    // Brokers may wait for the services.
+    observation.pods = vec![pod(0)];
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("ErrImagePull"));
+    assert!(condition(&status, "Stalled").is_none(), "{status:#?}");
+
+    // It is no news once it is being deleted, or once the program has ended.
+    observation.services_pod.as_mut().unwrap().is_deleting = true;
+    assert_eq!(observation.status().reason, None);
+    observation.services_pod = Some(services_pod(Some(failed)));
+    observation.pods = vec![ended(0, 0, 5)];
+    assert_eq!(observation.status().reason, None);
+    observation.job.as_mut().unwrap().complete = true_condition("CompletionsReached", "");
+    observation.previous = observation.status();
+    assert_eq!(observation.previous.reason.as_deref(), Some("Completed"));
+    assert_eq!(observation.status(), observation.previous);
+}
+
 /// Kueue's pod integration takes the services pod for a Job of its own.
 #[test]
 fn gated_services_pod_is_reported_with_its_queue() {
@@ -200,13 +284,10 @@ fn gated_services_pod_is_reported_with_its_queue() {
     observation.job = Some(job(1));
     observation.pods = vec![ready(0)];
     let gated = |is_gated: bool, queue: Option<&str>| {
+        let trouble = is_gated.then_some((Reason::SchedulingGated, ""));
         Some(ServicesPodSeen {
-            uid: "services".into(),
-            controller_uid: Some("uid".into()),
-            is_deleting: false,
-            was_evicted: false,
-            is_gated,
             queue: queue.map(str::to_owned),
+            ..services_pod(trouble)
         })
     };
     observation.services_pod = gated(true, Some("default"));
