@@ -73,10 +73,7 @@ pub async fn run(target: &Target, args: &Args, output: Output, plugin_version: &
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
     let entries = collect(target, name, plugin_version).await?;
-    write(&path, &entries).map_err(|source| Failure::Write {
-        path: path.display().to_string(),
-        source,
-    })?;
+    write(&path, &entries)?;
     let count = entries.len();
     let names: Vec<&String> = entries.iter().map(|entry| &entry.name).collect();
     let about = serde_json::json!({ "file": path, "files": names });
@@ -96,6 +93,7 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
     // Also pods that may belong to an earlier MiniCluster: without a status, it is unknown which are this one's.
     let mut pods = target.pods_named(name).await?;
     pods.sort_by_key(|pod| (observed::index(pod), observed::name(pod).to_owned()));
+    pods.extend(target.services_pod_of(&cluster).await?);
     let versions = versions(plugin_version, &server_version_line(target).await);
     // The status is about the pods of this MiniCluster only.
     let own_pods: Vec<Pod> = pods
@@ -123,8 +121,9 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
     Ok(entries)
 }
 
-/// The pods whose logs are collected: the latest pods of up to 12 indices, earlier pods, then other latest ones. Every
-/// broker's pod has an index. A pod without one is no broker's, although it has the label that `pods_named` selects by.
+/// The pods whose logs are collected: the services pod, the latest pods of up to 12 indices, earlier pods, then other
+/// latest ones. Every broker's pod has an index. Another pod without one is no broker's, although it has the label that
+/// `pods_named` selects by.
 fn with_logs(pods: &[Pod]) -> Vec<&Pod> {
     let mut latest_first: Vec<&Pod> = pods.iter().filter(|pod| observed::index(pod).is_some()).collect();
     latest_first.sort_by_key(|pod| (observed::index(pod), Reverse(observed::created(pod))));
@@ -134,8 +133,9 @@ fn with_logs(pods: &[Pod]) -> Vec<&Pod> {
         .partition(|pod| indices.insert(observed::index(pod)));
     // Four slots of a large MiniCluster are for earlier pods: those of the lead come first, as in `latest_first`.
     let (first, last) = latest.split_at(latest.len().min(MAX_PODS_WITH_LOGS - 4));
-    let chosen = first.iter().chain(&earlier).chain(last);
-    chosen.take(MAX_PODS_WITH_LOGS).copied().collect()
+    let services = pods.iter().filter(|pod| observed::is_services_pod(pod));
+    let brokers = first.iter().chain(&earlier).chain(last).copied();
+    services.chain(brokers).take(MAX_PODS_WITH_LOGS).collect()
 }
 
 /// The text of `version.txt`: the plugin's version, and the line `server` about the API server.
@@ -253,12 +253,24 @@ async fn read_last(mut log: impl AsyncRead + Unpin, most: usize) -> (Vec<u8>, st
 }
 
 /// Writes the archive, readable by its owner only.
-fn write(path: &std::path::Path, entries: &[Entry]) -> std::io::Result<()> {
+fn write(path: &std::path::Path, entries: &[Entry]) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(path)?;
+        .open(path);
+    let path = path.display().to_string();
+    match file {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Failure::Message(format!(
+            "failed to write {path}: it exists. Remove it, or choose another path with --to"
+        ))),
+        file => file
+            .and_then(|file| write_to(file, entries))
+            .map_err(|source| Failure::Write { path, source }),
+    }
+}
+
+fn write_to(file: std::fs::File, entries: &[Entry]) -> std::io::Result<()> {
     let mut archive = tar::Builder::new(file);
     for Entry { name, text } in entries {
         let mut header = tar::Header::new_gnu();

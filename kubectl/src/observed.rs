@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::failure::FAILED;
+use flux_operator_core::observe::controller_uid;
 use flux_operator_core::observe::pod::is_runner;
 use flux_operator_core::observe::pod_phase::PodPhase;
 use flux_operator_core::vocabulary::{ConditionType, Reason};
@@ -177,9 +178,12 @@ fn has_command_or_script(runner: &Container) -> bool {
         .any(|text| !text.trim().is_empty())
 }
 
-/// Whether the pod belongs to the current Job of this MiniCluster, or to one that a restart has replaced. Pods of a
-/// deleted MiniCluster with the same name may still exist.
+/// Whether the pod belongs to the current Job of this MiniCluster, or to one that a restart has replaced, or is its
+/// services pod. Pods of a deleted MiniCluster with the same name may still exist.
 pub fn belongs_to(pod: &Pod, cluster: &MiniCluster) -> bool {
+    if is_services_pod(pod) {
+        return controller_uid(&pod.metadata) == cluster.metadata.uid.as_deref();
+    }
     let job = pod
         .metadata
         .labels
@@ -210,9 +214,17 @@ pub fn created(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-/// The pod's completion index.
+/// The completion index of a broker's pod. (With `minimalService`, the services pod has this label, too.)
 pub fn index(pod: &Pod) -> Option<u32> {
+    if is_services_pod(pod) {
+        return None;
+    }
     labels::completion_index(&pod.metadata)
+}
+
+/// Whether it is the pod of `spec.services`.
+pub fn is_services_pod(pod: &Pod) -> bool {
+    labels::is_services_pod(&pod.metadata)
 }
 
 pub fn name(pod: &Pod) -> &str {

@@ -66,15 +66,24 @@ pub fn trouble(snapshot: &Snapshot) -> Option<String> {
     ))
 }
 
+/// How many pods' runners have started.
+fn started(snapshot: &Snapshot) -> usize {
+    let pods = snapshot.latest_pods();
+    pods.filter(|pod| observed::started(pod).is_some()).count()
+}
+
+fn are_all_started(snapshot: &Snapshot) -> bool {
+    usize::try_from(snapshot.size()).is_ok_and(|size| started(snapshot) >= size)
+}
+
 fn pods(snapshot: &Snapshot) -> Stage {
     let (size, existing) = (snapshot.size(), snapshot.own_pods().count());
-    let (mut scheduled, mut started) = (0, 0);
-    for pod in snapshot.latest_pods() {
-        scheduled += usize::from(observed::is_scheduled(pod));
-        started += usize::from(observed::started(pod).is_some());
-    }
-    let count = format!("{started} of {size} running");
-    if snapshot.has_been_up() || usize::try_from(size).is_ok_and(|size| started >= size) {
+    let scheduled = snapshot
+        .latest_pods()
+        .filter(|pod| observed::is_scheduled(pod))
+        .count();
+    let count = format!("{} of {size} running", started(snapshot));
+    if snapshot.has_been_up() || are_all_started(snapshot) {
         return stage("pods", State::Done, count);
     }
     if snapshot.is_true(ConditionType::Suspended) {
@@ -140,6 +149,15 @@ fn brokers(snapshot: &Snapshot) -> Stage {
             "brokers",
             State::Now,
             format!("{ready} of {size} ready; {message}"),
+        )
+    } else if are_all_started(snapshot)
+        // Until then, the stage of the pods shows it.
+        && let Some(trouble) = trouble(snapshot)
+    {
+        stage(
+            "brokers",
+            State::Stuck,
+            format!("{ready} of {size} ready; {trouble}"),
         )
     } else {
         stage("brokers", State::Now, format!("{ready} of {size} ready"))
@@ -255,6 +273,21 @@ mod tests {
         ));
         assert_eq!(running[2], (State::Now, "1 of 2 ready; rank 1 is missing".into()));
         assert_eq!(running[3], (State::Now, "1 ready; needed: 2 brokers".into()));
+
+        // Brokers may wait for the services.
+        let services =
+            json!({ "reason": "ErrImagePull", "message": "services pod mc-services: no such image" });
+        let waiting = states(&snapshot(
+            services,
+            &[pod(0, true, run.clone()), pod(1, true, run.clone())],
+        ));
+        assert_eq!(
+            waiting[2],
+            (
+                State::Stuck,
+                "0 of 2 ready; ErrImagePull: services pod mc-services: no such image".into()
+            )
+        );
 
         let up = json!({ "readySize": 2, "conditions": [{ "type": "JobMiniClusterReady", "status": "True",
             "lastTransitionTime": "", "reason": "", "message": "" }] });

@@ -60,7 +60,8 @@ struct StatusReport {
 
 #[derive(Debug, Serialize)]
 struct PodLine {
-    index: u32,
+    /// None: the services pod, which runs no broker.
+    index: Option<u32>,
     name: String,
     node: String,
     state: String,
@@ -77,7 +78,8 @@ struct EventLine {
 /// Prints the report.
 pub async fn run(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
-    let pods = target.pods_of(&cluster).await?;
+    let mut pods = target.pods_of(&cluster).await?;
+    pods.extend(target.services_pod_of(&cluster).await?);
     let report = ask_for_report(target, &cluster, &pods).await;
     output
         .show(&report, || screen::fitted(&report_text(&report), screen::width()))
@@ -92,7 +94,7 @@ pub async fn text(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Strin
 /// Reads the events, asks the lead's agent for its status, and makes the report.
 async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> StatusReport {
     let lead = lead_of(pods.iter());
-    let events = events(target, cluster, lead).await;
+    let events = events(target, cluster, pods).await;
     let (mut instance, mut silence) = (None, None);
     if let Some(lead) = lead.filter(|lead| observed::is_running(lead)) {
         match connect::report(target, lead, &["status", "--json"]).await {
@@ -108,11 +110,11 @@ async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) ->
     }
 }
 
-/// Events of the MiniCluster, its Job and its lead, oldest first. They are selected by uid, since earlier objects may
-/// have had the same names. Empty without permission to read events.
-async fn events(target: &Target, cluster: &MiniCluster, lead: Option<&Pod>) -> Vec<Event> {
+/// Events of the MiniCluster, its Job, its lead and its services pod, oldest first. They are selected by uid, since
+/// earlier objects may have had the same names. Empty without permission to read events.
+async fn events(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Vec<Event> {
     let mut all = Vec::new();
-    for uid in uids(cluster, lead) {
+    for uid in uids(cluster, pods) {
         let of_object = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
         all.extend(
             target
@@ -133,16 +135,15 @@ fn last_time(event: &Event) -> Option<Timestamp> {
     event::last_occurrence(event).or(created)
 }
 
-fn uids<'a>(cluster: &'a MiniCluster, lead: Option<&'a Pod>) -> Vec<&'a String> {
+fn uids<'a>(cluster: &'a MiniCluster, pods: &'a [Pod]) -> Vec<&'a String> {
     let job = cluster.status.as_ref().and_then(|status| status.job_uid.as_ref());
-    [
-        cluster.metadata.uid.as_ref(),
-        job,
-        lead.and_then(|lead| lead.metadata.uid.as_ref()),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let services = pods.iter().find(|pod| observed::is_services_pod(pod));
+    let pods = [lead_of(pods.iter()), services].into_iter().flatten();
+    [cluster.metadata.uid.as_ref(), job]
+        .into_iter()
+        .chain(pods.map(|pod| pod.metadata.uid.as_ref()))
+        .flatten()
+        .collect()
 }
 
 /// Whether the MiniCluster has no problem now. Earlier warnings are then out of date.
@@ -202,10 +203,11 @@ fn report(
     }
 }
 
-/// None: the pod has no index, so it runs no broker.
+/// None: the pod has no index, so it runs no broker, and is not the services pod.
 fn pod_line(pod: &Pod) -> Option<PodLine> {
-    Some(PodLine {
-        index: observed::index(pod)?,
+    let index = observed::index(pod);
+    (index.is_some() || observed::is_services_pod(pod)).then(|| PodLine {
+        index,
         name: observed::name(pod).to_owned(),
         node: pod
             .spec
@@ -242,7 +244,8 @@ fn state(pod: &Pod) -> String {
     }
     match PodPhase::of(&status) {
         PodPhase::Succeeded => "ended with 0".into(),
-        PodPhase::Running if observed::is_running(pod) => "running".into(),
+        // Some services may have ended with 0 already.
+        PodPhase::Running if observed::is_services_pod(pod) || observed::is_running(pod) => "running".into(),
         PodPhase::Failed => status.reason.unwrap_or_else(|| "failed".into()),
         _ if !observed::is_scheduled(pod) => "not scheduled".into(),
         _ => match observed::initializing(pod) {
@@ -353,7 +356,8 @@ fn pods_table(pods: &[PodLine]) -> String {
         .load_style(presets::NOTHING)
         .set_header(["INDEX", "POD", "NODE", "STATE"]);
     for line in pods.iter().take(MOST_PODS) {
-        table.add_row([&line.index.to_string(), &line.name, &line.node, &line.state]);
+        let index = line.index.map_or("-".to_owned(), |index| index.to_string());
+        table.add_row([&index, &line.name, &line.node, &line.state]);
     }
     let rest = pods.len().saturating_sub(MOST_PODS);
     let more = if rest > 0 {
@@ -366,6 +370,7 @@ fn pods_table(pods: &[PodLine]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use flux_operator_core::labels;
     use serde_json::json;
 
     use super::*;
@@ -395,11 +400,19 @@ mod tests {
     }
 
     #[test]
-    fn events_are_those_of_minicluster_job_and_lead() {
-        let lead: Pod =
-            serde_json::from_value(json!({ "metadata": { "name": "work-0-a", "uid": "lead" } })).unwrap();
+    fn events_are_those_of_minicluster_job_lead_and_services_pod() {
+        let pod = |uid: &str, of: &str, index: &str| -> Pod {
+            let labels = json!({ (of): "work", "batch.kubernetes.io/job-completion-index": index });
+            serde_json::from_value(json!({ "metadata": { "uid": uid, "labels": labels } })).unwrap()
+        };
+        // With `minimalService`, the services pod has the lead's index.
+        let pods = [
+            pod("services", labels::SERVICES_OF, "0"),
+            pod("lead", labels::CLUSTER, "0"),
+            pod("follower", labels::CLUSTER, "1"),
+        ];
         let cluster = cluster(&json!({ "jobUid": "job" }));
-        assert_eq!(uids(&cluster, Some(&lead)), ["new", "job", "lead"]);
+        assert_eq!(uids(&cluster, &pods), ["new", "job", "lead", "services"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -429,7 +442,7 @@ mod tests {
     fn report_shows_no_terminal_codes_from_the_cluster() {
         let code = "\x1b]0;title\x07\r\u{9b}2J".to_owned();
         let line = PodLine {
-            index: 0,
+            index: Some(0),
             name: code.clone(),
             node: code.clone(),
             state: code.clone(),

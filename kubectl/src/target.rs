@@ -203,6 +203,18 @@ impl Target {
         self.list_pods(name, &selector(name)).await
     }
 
+    /// The services pod of the MiniCluster, if there is one, without that of another MiniCluster with the same name.
+    pub async fn services_pod_of(&self, cluster: &MiniCluster) -> Result<Vec<Pod>, Failure> {
+        if cluster.spec.services.is_empty() {
+            return Ok(Vec::new());
+        }
+        let name = cluster.name_any();
+        let selector = format!("{}={name}", labels::SERVICES_OF);
+        let mut pods = self.list_pods(&name, &selector).await?;
+        pods.retain(|pod| observed::belongs_to(pod, cluster));
+        Ok(pods)
+    }
+
     async fn list_pods(&self, name: &str, selector: &str) -> Result<Vec<Pod>, Failure> {
         let pods = self.pods().list(&ListParams::default().labels(selector)).await;
         Ok(pods

@@ -221,6 +221,12 @@ def test_each_step_of_a_start_has_its_line() -> None:
     assert running[2].text == "1 of 2 ready; rank 1 is missing"
     assert running[3].text == "1 ready; needed: 2 brokers"
 
+    # Brokers may wait for the services.
+    services = {"reason": "ErrImagePull", "message": "services pod mc-services: no such image"}
+    waiting = stages(seen(services, pod(0, True, RUNNING), pod(1, True, RUNNING)))[2]
+    text = "0 of 2 ready; ErrImagePull: services pod mc-services: no such image"
+    assert (waiting.state, waiting.text) == (State.STUCK, text)
+
     up = {"readySize": 2, "conditions": [{"type": "JobMiniClusterReady", "status": "True"}]}
     assert {it.state for it in stages(seen(up, pod(0, True, RUNNING), pod(1, True, RUNNING)))} == {State.DONE}
 

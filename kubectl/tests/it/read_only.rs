@@ -3,11 +3,12 @@
 
 use std::process::Command;
 
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::user_account::PROGRAM;
 use crate::user_of;
-use test_support::api_server::{self, test};
+use test_support::api_server::{self, test, until};
 
 #[test]
 fn why_prints_the_reason_the_pods_and_the_remedy() {
@@ -52,6 +53,47 @@ fn why_prints_the_reason_the_pods_and_the_remedy() {
         );
         let yaml = person.run(&["status", "mc", "-o", "yaml"]).await;
         assert!(yaml.out.contains("reason: ImagePullBackOff\n"), "{yaml:?}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn why_and_debug_show_the_services_pod() {
+    test("why-services", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let spec = json!({ "size": 1, "services": [{ "image": "db:1", "name": "db" }] });
+        fixture.create("mc", spec).await;
+        fixture.run_pods("mc", 1).await;
+        let services = until("the services pod", async || {
+            fixture.find::<Pod>("mc-services").await
+        })
+        .await;
+        let ended = json!({ "terminated": { "exitCode": 3, "reason": "Error" } });
+        let broken = json!({ "status": { "phase": "Running", "containerStatuses": [{
+            "name": "db", "image": "i", "imageID": "i", "ready": false, "restartCount": 1,
+            "state": { "waiting": { "reason": "CrashLoopBackOff" } }, "lastState": ended,
+        }] } });
+        fixture.patch_pod_status(&services, broken).await;
+        fixture.when_is("mc", "reason", "ServiceFailed").await;
+        let output = person.run(&["why", "mc"]).await;
+        for part in [
+            "mc Running: 1 of 1 brokers ready",
+            "ServiceFailed: services pod mc-services: container db ended with exit code 3",
+            "-      mc-services",
+            "db: CrashLoopBackOff",
+        ] {
+            assert!(output.out.contains(part), "no `{part}`:\n{}", output.out);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mc.tar");
+        let arguments = ["debug", "mc", "--to", file.to_str().unwrap(), "-o", "json"];
+        let output = person.run(&arguments).await;
+        let bundle: Value = serde_json::from_str(&output.out).unwrap();
+        for name in ["pods/mc-services.yaml", "logs/mc-services.db.log"] {
+            let files = bundle["files"].as_array().unwrap();
+            assert!(files.contains(&json!(name)), "no {name}: {bundle}");
+        }
         operator.stop().await;
     });
 }
@@ -123,7 +165,10 @@ fn debug_bundle_has_no_secret() {
         assert!(!all.contains("hunter2"), "{all}");
         let again = person.run(&arguments).await;
         assert!(
-            again.code == 1 && again.err.contains("failed to write"),
+            again.code == 1
+                && again
+                    .err
+                    .contains("it exists. Remove it, or choose another path with --to"),
             "nothing is overwritten: {again:?}"
         );
         operator.stop().await;

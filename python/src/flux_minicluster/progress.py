@@ -39,10 +39,14 @@ def stages(seen: Observed) -> list[Stage]:
     return [_pods(seen), _view(seen), _brokers(seen), _quorum(seen)]
 
 
+def _started(seen: Observed) -> int:
+    return sum(observed.started(pod) is not None for pod in seen.latest_pods)
+
+
 def _pods(seen: Observed) -> Stage:
     latest = seen.latest_pods
     placed = sum(map(observed.is_scheduled, latest))
-    begun = sum(observed.started(pod) is not None for pod in latest)
+    begun = _started(seen)
     count = f"{begun} of {seen.size} running"
     if seen.has_been_up or begun >= seen.size:
         return Stage("pods", State.DONE, count)
@@ -83,6 +87,9 @@ def _brokers(seen: Observed) -> Stage:
         return Stage("brokers", State.LATER, "after the lead has started")
     if seen.reason == "BrokersNotReady" and seen.message:
         return Stage("brokers", State.NOW, f"{count}; {seen.message}")
+    # Until all have started, the stage of the pods shows it.
+    if seen.reason not in _NO_TROUBLE and _started(seen) >= seen.size:
+        return Stage("brokers", State.STUCK, f"{count}; {seen.reason}: {seen.message or 'no details'}")
     return Stage("brokers", State.NOW, count)
 
 
