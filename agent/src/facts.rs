@@ -203,6 +203,28 @@ fn shell(host: &host::HostFiles, path: &str) -> Option<String> {
     Some(usual.map_or(found, str::to_owned))
 }
 
+/// Why Flux 0.88, which runs bash scripts when it starts, finds no bash, with the remedy. None: bash is on `path`, a PATH.
+/// This is only a hint, since other versions may not need bash.
+pub fn bash_trouble(host: &host::HostFiles, path: &str) -> Option<String> {
+    if host.which("bash", path).is_some() {
+        return None;
+    }
+    let elsewhere = SHELLS
+        .into_iter()
+        .find(|shell| shell.ends_with("/bash") && host.is_executable(shell));
+    let (trouble, remedy) = match elsewhere {
+        None => ("the image has no bash".to_owned(), "use an image with bash"),
+        Some(bash) => (
+            format!("{bash} is not on the PATH ({path})"),
+            "if `environment` sets PATH, list all folders there, such as /usr/local/bin:/usr/bin:/bin, since `$PATH` is not \
+             expanded",
+        ),
+    };
+    Some(format!(
+        "{trouble}, and Flux 0.88 runs bash scripts when it starts: {remedy}"
+    ))
+}
+
 /// The random id of this start, 16 hexadecimal digits from /proc/sys/kernel/random/uuid. All plans of this process have
 /// the same id: it is part of the dump's path, which an earlier plan may have given to snippets.
 static ATTEMPT: LazyLock<String> = LazyLock::new(|| {
@@ -415,9 +437,17 @@ mod tests {
             Some("/bin/sh"),
             "a PATH that has none"
         );
+        let trouble = |path: &str| bash_trouble(&host::HostFiles::new(root.path()), path);
+        assert!(trouble(DEFAULT_PATH).unwrap().contains("the image has no bash"));
         add("usr/local/bin/bash");
         assert_eq!(found(DEFAULT_PATH).as_deref(), Some("/usr/local/bin/bash"));
+        assert_eq!(trouble(DEFAULT_PATH), None);
         add("usr/bin/bash");
+        let off_path = trouble("/opt/app/bin:$PATH").unwrap();
+        assert!(
+            off_path.starts_with("/bin/bash is not on the PATH (/opt/app/bin:$PATH), and"),
+            "{off_path}"
+        );
         assert_eq!(found("/usr/sbin:/usr/bin:/bin").as_deref(), Some("/bin/bash"));
         assert_eq!(
             found(DEFAULT_PATH).as_deref(),

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use flux_agent_plan::known_paths::DEFAULT_PATH;
 use flux_shared::curve::Certificate;
 use flux_shared::{hostlist, paths};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
@@ -14,8 +15,8 @@ use serde_json::Value;
 use super::observe;
 use super::pod::Pod;
 use super::preflight::{Findings, HugePages, Names, Numa, ResourceTotals};
-use crate::facts::devices;
 use crate::facts::host::HostFiles;
+use crate::facts::{bash_trouble, devices};
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
 use crate::system::glibc::Libc;
@@ -75,6 +76,10 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
             .as_ref()
             .ok()
             .and_then(|flux| Libc::of(&at(flux), &pod.root)),
+        bash_trouble: bash_trouble(
+            &HostFiles::new(&pod.root),
+            session.lookup("PATH").as_deref().unwrap_or(DEFAULT_PATH),
+        ),
         clock_behind: false,
         own_name: None,
         other_names: None,

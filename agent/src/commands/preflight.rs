@@ -70,6 +70,8 @@ pub struct Findings<'a> {
     pub libc: Option<Libc>,
     /// Whether the clock shows a time before Flux's build date.
     pub clock_behind: bool,
+    /// Why Flux finds no bash; none: it finds one.
+    pub bash_trouble: Option<String>,
     /// The addresses of this host's name; none: a single broker needs no name.
     pub own_name: Option<Result<Vec<IpAddr>, NameError>>,
     /// The look-up of the other hosts' names, whose pods should be there.
@@ -133,11 +135,9 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
             }
         }
     }
-    if !has_bash(findings.facts) {
+    if let Some(trouble) = &findings.bash_trouble {
         // Only a warning: other versions may not need it.
-        let text =
-            "the image has no bash, and Flux 0.88 runs bash scripts when it starts: use an image with bash";
-        add("bash", (Warn, text.into()));
+        add("bash", (Warn, trouble.clone()));
     }
     if let Some(found) = &findings.own_name {
         add("dns", own_name(findings, found));
@@ -206,14 +206,6 @@ fn flux(findings: &Findings) -> (Level, String) {
         Ok(path) => (Pass, path.clone()),
         Err(error) => (Fail, format!("{error}: {}", error.hint())),
     }
-}
-
-/// Whether snippets run in bash, which the facts prefer to other shells on the PATH.
-fn has_bash(facts: &Facts) -> bool {
-    facts
-        .shell
-        .as_deref()
-        .is_some_and(|shell| shell.ends_with("/bash"))
 }
 
 fn c_library(libc: &Libc) -> (Level, String) {

@@ -1,9 +1,9 @@
 //! Runs the program of a launch, with its restarts, and derives the container's exit code from its end.
 
-use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use flux_agent_plan::known_paths::DEFAULT_PATH;
 use flux_agent_plan::plan::{AtEnd, InstancePart, Launch};
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, of_signal};
 
@@ -12,6 +12,8 @@ use super::broker_end::BrokerEnd;
 use super::broker_policy::LaunchEnd;
 use super::executor::Executor;
 use crate::execute::program_note::read_note;
+use crate::facts::bash_trouble;
+use crate::facts::host::HostFiles;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::ChildEnd;
@@ -188,20 +190,14 @@ impl Executor<'_> {
         self.report_no_instance(Category::BrokerFailed, why)
     }
 
-    /// Says where to look for the cause. If the image has no bash, says so: Flux 0.88 starts by bash scripts,
-    /// and its own messages do not say what to do. This is only a hint, since other versions may not need
-    /// bash.
+    /// Says where to look for the cause. If Flux finds no bash, says so: its own messages do not say what to do.
     fn log_hint(&self) -> String {
         let log = "see its messages in the log";
-        match find(
-            OsStr::new("bash"),
-            &self.session.environment,
-            &self.session.directory,
-        ) {
-            Lookup::Program(_) => log.into(),
-            _ => format!(
-                "{log}. The image has no bash, and Flux 0.88 runs bash scripts when it starts: use an image with bash"
-            ),
+        let path = self.session.lookup("PATH");
+        let host = HostFiles::new(Path::new("/"));
+        match bash_trouble(&host, path.as_deref().unwrap_or(DEFAULT_PATH)) {
+            None => log.into(),
+            Some(trouble) => format!("{log}; {trouble}"),
         }
     }
 

@@ -191,8 +191,8 @@ fn view_for_another_architecture_is_reported_with_remedy() {
 
 /// Flux 0.88 runs bash scripts before the instance is up: "[Errno 2] No such file or directory: 'bash'".
 #[test]
-fn failed_start_names_bash_when_the_image_has_none() {
-    for has_bash in [false, true] {
+fn failed_start_names_bash_that_flux_does_not_find() {
+    for (has_bash, path) in [(false, None), (true, None), (true, Some("/opt/app:$PATH"))] {
         let image = scratch(
             "archive = '/mnt/flux/archive.tar.gz'\n[runner.program]\nmode = 'submit'\nwords = ['true']\n",
         );
@@ -201,15 +201,28 @@ fn failed_start_names_bash_when_the_image_has_none() {
         if has_bash {
             image.file("/usr/bin/bash", 0o755, "");
         }
-        let (ended, termination) = run_with_termination(&image, &[]);
+        image.file(TERMINATION_LOG, 0o666, "");
+        let mut container = restricted(
+            &image,
+            1000,
+            &[AGENT, "run", "--termination-log", TERMINATION_LOG],
+        );
+        container
+            .environment
+            .extend(path.map(|path| ("PATH".to_owned(), path.to_owned())));
+        let ended = run(container);
+        let termination = termination_at(&image.at(TERMINATION_LOG));
         assert_eq!(
             (ended.code, termination.category),
             (248, Some(Category::BrokerFailed)),
             "{ended:?}"
         );
-        let names_bash =
-            termination.message.contains("no bash") && termination.message.contains("use an image with bash");
-        assert_eq!(names_bash, !has_bash, "{}", termination.message);
+        let message = &termination.message;
+        let names_bash = message.contains("no bash") && message.contains("use an image with bash");
+        assert_eq!(names_bash, !has_bash, "{message}");
+        let names_path =
+            message.contains("/usr/bin/bash is not on the PATH (/opt/app:$PATH:/mnt/flux/view/bin)");
+        assert_eq!(names_path, path.is_some(), "{message}");
     }
 }
 

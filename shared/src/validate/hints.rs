@@ -23,6 +23,7 @@ impl ValidMiniCluster {
             .into_iter()
             .flatten()
             .chain(self.installs_into_mounted_view())
+            .chain(self.unexpanded_paths())
             .collect()
     }
 
@@ -205,6 +206,35 @@ impl ValidMiniCluster {
             .collect()
     }
 
+    /// Hints at variables in search paths that nothing expands: if the PATH lacks the usual folders, Flux does not start.
+    fn unexpanded_paths(&self) -> Vec<Notice> {
+        let sidecars = self
+            .sidecars
+            .iter()
+            .map(|sidecar| (sidecar.container.name.as_str(), &sidecar.container));
+        let containers = std::iter::once(("", &self.runner.container)).chain(sidecars);
+        let mut hints = Vec::new();
+        for (container_name, container) in containers {
+            let environment = self.environment(container);
+            let variables = self.variables(container);
+            for (name, value) in &environment {
+                // The kubelet replaces `$(OTHER)`, perhaps by a value that is not known here, but not `$(PATH)` in PATH.
+                let is_known = |other: &str| {
+                    other != name
+                        && (container.secrets.contains_key(other)
+                            || variables.iter().any(|variable| variable["name"] == other))
+                };
+                let field = || format!("spec.containers[{container_name}].environment[{name}]");
+                hints.extend(unexpanded_path(name, value, is_known).map(|text| Problem::new(field(), text)));
+            }
+        }
+        for (name, value) in &self.flux.environment {
+            let field = || format!("spec.flux.environment[{name}]");
+            hints.extend(unexpanded_path(name, value, |_| false).map(|text| Problem::new(field(), text)));
+        }
+        hints
+    }
+
     /// Hints that a batch's output files are in the pods where its jobs ran.
     fn scattered_files(&self) -> Option<Notice> {
         let Program::Batch { .. } = self.runner.program else {
@@ -236,6 +266,36 @@ impl ValidMiniCluster {
             Problem::new("spec.flux.optionFlags", message)
         })
     }
+}
+
+/// A hint at the first `$NAME`, `${NAME}` or `$(NAME)` in a search path that stays as it is. `is_known`: whether the kubelet
+/// may know the variable of a `$(NAME)`.
+fn unexpanded_path(name: &str, value: &str, is_known: impl Fn(&str) -> bool) -> Option<String> {
+    /// Search paths, whose values in shell scripts often end with the earlier value.
+    const SEARCH_PATHS: [&str; 3] = ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH"];
+    /// What the dynamic loader replaces.
+    const OF_LOADER: [&str; 3] = ["ORIGIN", "LIB", "PLATFORM"];
+    if !SEARCH_PATHS.contains(&name) {
+        return None;
+    }
+    let reference = value.match_indices('$').find_map(|(at, _)| {
+        let after = &value[at + 1..];
+        let (start, end) = match after.chars().next()? {
+            '(' => (1, ")"),
+            '{' => (1, "}"),
+            _ => (0, ""),
+        };
+        let letters = &after[start..];
+        let length = letters.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let (variable, rest) = letters.split_at(length.unwrap_or(letters.len()));
+        let is_reference = !variable.is_empty() && rest.starts_with(end);
+        let is_expanded = OF_LOADER.contains(&variable) || (end == ")" && is_known(variable));
+        let length = 1 + start + variable.len() + end.len();
+        (is_reference && !is_expanded).then(|| &value[at..at + length])
+    })?;
+    Some(format!(
+        "`{reference}` is not expanded: write its value, or use `export` in commands.pre, which a shell runs"
+    ))
 }
 
 /// Whether a line installs Python packages into the view's own Python. `uses_view`: the text sources `flux-view.sh`,
@@ -322,6 +382,63 @@ mod tests {
             assert_eq!(fields(old), ["spec.flux.optionFlags"], "{old}");
         }
         assert_eq!(fields("-o pmi=pmix"), [""; 0]);
+    }
+
+    #[test]
+    fn search_path_with_an_unexpanded_variable_gets_a_hint() {
+        let hints = |fields: &str| -> Vec<String> {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  {fields}\n"
+            );
+            let hints = validate(&manifest::parse(&text).unwrap()).unwrap().hints();
+            hints.into_iter().map(|hint| hint.to_string()).collect()
+        };
+        let of_runner = |environment: &str| {
+            hints(&format!(
+                "containers: [{{image: a, command: b, secrets: {{KEY: {{name: s, key: k}}}}, environment: {{{environment}}}}}]"
+            ))
+        };
+        let hint = |field: &str, reference: &str| {
+            vec![format!(
+                "{field}: `{reference}` is not expanded: write its value, or use `export` in commands.pre, which a shell runs"
+            )]
+        };
+        for (variable, value, reference) in [
+            ("PATH", "/opt/bin:$PATH", "$PATH"),
+            ("PATH", "$(PATH):/opt/bin", "$(PATH)"),
+            ("PATH", "/opt:$(HOME)/bin", "$(HOME)"),
+            (
+                "LD_LIBRARY_PATH",
+                "$ORIGIN:${LD_LIBRARY_PATH}:é",
+                "${LD_LIBRARY_PATH}",
+            ),
+            ("PYTHONPATH", "$é$:$HOME", "$HOME"),
+        ] {
+            let field = format!("spec.containers[].environment[{variable}]");
+            assert_eq!(
+                of_runner(&format!("{variable}: '{value}'")),
+                hint(&field, reference),
+                "{value}"
+            );
+        }
+        for environment in [
+            "PATH: /opt/bin:/usr/bin",
+            "APP: /opt, PATH: '$(APP)/bin:$(KEY)'",
+            "LD_LIBRARY_PATH: '$ORIGIN/../$LIB'",
+            "PATH: '$:${:$(:$'",
+            "GREETING: '$NAME'",
+        ] {
+            assert_eq!(of_runner(environment), [""; 0], "{environment}");
+        }
+        assert_eq!(
+            hints("flux: {environment: {PATH: '/a:$PATH'}}\n  containers: [{image: a, command: b}]"),
+            hint("spec.flux.environment[PATH]", "$PATH")
+        );
+        let sidecar = "containers: [{image: a, command: b, runFlux: true}, {image: c, name: web, command: d, environment: {PATH: '$PATH:/a'}}]";
+        assert_eq!(
+            hints(sidecar),
+            hint("spec.containers[web].environment[PATH]", "$PATH")
+        );
     }
 
     #[test]
