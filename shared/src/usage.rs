@@ -22,7 +22,7 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Brokers {
-    /// Brokers of the instance, without the spare ones that it may grow by (maxSize).
+    /// Brokers of the instance, without the spare ones (maxSize) that are not online.
     pub size: usize,
     /// Brokers that are online. None: not known.
     pub online: Option<usize>,

@@ -111,9 +111,12 @@ async fn resource_sets(broker: &Broker) -> Result<Value, AskError> {
 
 fn count(answers: &Answers, instance: KnownHosts) -> Usage {
     let online = answers.online.as_str().and_then(hostlist::idset);
+    // A spare broker that is online is part of the instance: it has grown (maxSize).
+    let is_spare = |rank: &&u32| instance.spare.binary_search(rank).is_ok();
+    let joined = online.iter().flatten().filter(is_spare).count();
     Usage {
         brokers: Brokers {
-            size: instance.hosts.len() - instance.spare.len(),
+            size: instance.hosts.len() - instance.spare.len() + joined,
             online: online.as_ref().map(|ranks| ranks.len()),
         },
         resources: answers
@@ -322,6 +325,22 @@ mod tests {
             ..States::default()
         };
         assert_eq!(jobs.states, states);
+    }
+
+    #[test]
+    fn usage_counts_spare_brokers_that_are_online() {
+        let hosts: Vec<String> = (0..3).map(|rank| format!("mc-{rank}")).collect();
+        for (ranks, size) in [("0", 1), ("0-1", 2), ("0-2", 3), ("", 1)] {
+            let answers = Answers {
+                online: json!(ranks),
+                ..Answers::default()
+            };
+            let instance = KnownHosts {
+                hosts: &hosts,
+                spare: &[1, 2],
+            };
+            assert_eq!(count(&answers, instance).brokers.size, size, "{ranks}");
+        }
     }
 
     #[test]
