@@ -2,6 +2,7 @@
 //! serve one namespace.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::Duration;
 
 use flux_operator::api::lease::Candidate;
@@ -15,10 +16,12 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Call, Calls, Fixture, apply, test, until};
+use test_support::api_server::{Call, Calls, Fixture, apply, crd_without_conversion, test, until};
 use test_support::call::of_all_parts;
+use test_support::control_plane::ControlPlane;
+use test_support::helm::built;
 use test_support::installation::{Installation, NAMESPACE};
-use test_support::pages::repository;
+use test_support::pages::{self, repository};
 use test_support::waiting::may;
 
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -659,4 +662,65 @@ fn webhook_may_create_only_the_secret_of_its_certificate() {
         let code = create(own, tls).await;
         assert!([201, 409].contains(&code), "{code}");
     });
+}
+
+/// Runs the chart's own commands. Both kubectl and Helm then own the fields, so `helm upgrade` could report a conflict.
+#[test]
+fn helm_upgrades_and_reinstalls_what_kubectl_installed() {
+    let plane = ControlPlane::start(&crd_without_conversion()).unwrap();
+    let repository = repository();
+    let blocks = pages::blocks(&repository.join("chart/README.md"));
+    let documented = |beginning: &str| {
+        let block = blocks.iter().find(|block| block.text.starts_with(beginning));
+        block.unwrap().text.trim_end()
+    };
+    let install = documented("helm install flux-framework chart --namespace flux-operator --take-ownership");
+    let upgrade = documented("helm upgrade");
+
+    // Like the reader's own values, these differ from what `operator/manifests` has applied.
+    let values = json!({
+        "image": { "repository": "registry.example/flux-operator" },
+        "agent": { "image": { "repository": "registry.example/flux-agent" } },
+    });
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("values.yaml"), values.to_string()).unwrap();
+    std::os::unix::fs::symlink(repository.join("chart"), folder.path().join("chart")).unwrap();
+    // Only Helm 4 knows `--server-side`.
+    let helm = built("helm/build", &["4"]);
+    // The patch stands for the CRD of an earlier version, which stays when the release is uninstalled.
+    let script = format!(
+        r#"
+helm() {{ {helm} "$@" >&2; }}
+kubectl() {{ {node} kubectl "$@"; }}
+groups() {{ kubectl get clusterrole flux-framework-flux-operator --output jsonpath='{{.rules[*].apiGroups}}{{"\n"}}'; }}
+kubectl apply --server-side -k {manifests} >&2
+{install}
+TAG=next
+{upgrade} --set gang.enabled=true,logLevel=debug
+groups
+{upgrade} --set gang.enabled=false,logLevel=info
+groups
+helm uninstall flux-framework --namespace flux-operator
+kubectl patch crd miniclusters.flux-framework.org --type=json --patch \
+  '[{{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "earlier"}}]' >&2
+{install}
+"#,
+        helm = helm.display(),
+        node = plane.binary().display(),
+        manifests = repository.join("operator/manifests").display(),
+    );
+    let output = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &script])
+        .current_dir(folder.path())
+        .env("KUBECONFIG", plane.kubeconfig_path())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let groups = String::from_utf8(output.stdout).unwrap();
+    let has_gangs: Vec<bool> = groups
+        .lines()
+        .map(|line| line.contains("scheduling.volcano.sh"))
+        .collect();
+    assert_eq!(has_gangs, [true, false], "{groups}");
 }
