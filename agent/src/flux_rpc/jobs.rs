@@ -38,6 +38,21 @@ pub async fn stop(broker: &Broker) -> bool {
     signal(broker, libc::SIGTERM).await
 }
 
+/// The only job that was submitted after `since` (seconds since 1970) and has ended: its exit code, or 128 and the
+/// number of the signal that ended it. None: there is no such job, there are several, it never began, or the broker
+/// does not answer.
+pub async fn code_of_only_ended(broker: &Broker, since: f64) -> Option<u8> {
+    let jobs = list(ENDED, 2, broker).await;
+    let mut submitted_since = jobs
+        .iter()
+        .filter(|job| job["t_submit"].as_f64().is_some_and(|at| at >= since));
+    let job = submitted_since.next()?;
+    if submitted_since.next().is_some() {
+        return None;
+    }
+    exit_code(job)
+}
+
 /// Cancels the jobs that wait. `note`: why.
 pub async fn cancel_waiting(broker: &Broker, note: &str) {
     // User -1: the jobs of all users. Severity 0: the exception ends the job (RFC 21).
@@ -89,11 +104,23 @@ pub async fn node_was_lost(broker: &Broker, stop: impl Future<Output = ()>) -> b
 /// The first job in one of these states that Flux lists; null: there is none. Running jobs come before ended ones, and
 /// those that ended last come first.
 async fn first_in(states: u32, broker: &Broker) -> Value {
+    list(states, 1, broker)
+        .await
+        .into_iter()
+        .next()
+        .unwrap_or_default()
+}
+
+/// The first `count` jobs in one of these states, in the order of [`first_in`].
+async fn list(states: u32, count: usize, broker: &Broker) -> Vec<Value> {
     let query = format!(
-        r#"{{"max_entries":1,"attrs":["exception_type","exception_note","success","ranks","t_cleanup","t_inactive","waitstatus"],"constraint":{{"states":[{states}]}}}}"#
+        r#"{{"max_entries":{count},"attrs":["exception_type","exception_note","success","ranks","t_submit","t_cleanup","t_inactive","waitstatus"],"constraint":{{"states":[{states}]}}}}"#
     );
-    let answer = broker.ask(ANY, "job-list.list", &query).await.unwrap_or_default();
-    answer["jobs"][0].clone()
+    let mut answer = broker.ask(ANY, "job-list.list", &query).await.unwrap_or_default();
+    match answer["jobs"].take() {
+        Value::Array(jobs) => jobs,
+        _ => Vec::new(),
+    }
 }
 
 /// Watches whether a broker leaves that ran the tasks of one of these jobs, if the job has just failed.
@@ -150,26 +177,26 @@ fn has_ended_within(ended: &Value, time: Duration, now: f64) -> bool {
 /// Whether SIGTERM or SIGKILL ended the job's tasks: a node that shuts down sends both. Not if somebody or the time
 /// limit cancelled the job: then Flux sends them.
 fn is_ended_by_shutdown_signal(job: &Value) -> bool {
-    let status = job["waitstatus"]
-        .as_i64()
-        .and_then(|status| i32::try_from(status).ok());
     // Flux's shell exits with the code for the signal of a task.
-    let code = status.map(|status| {
-        if libc::WIFSIGNALED(status) {
-            i32::from(of_signal(libc::WTERMSIG(status)))
-        } else {
-            libc::WEXITSTATUS(status)
-        }
-    });
     let is_by_signal = [libc::SIGTERM, libc::SIGKILL]
-        .into_iter()
-        .any(|signal| code == Some(of_signal(signal).into()));
+        .map(of_signal)
+        .map(Some)
+        .contains(&exit_code(job));
     let is_cancelled = matches!(job["exception_type"].as_str(), Some("cancel" | "timeout"));
     is_by_signal && !is_cancelled
 }
 
+/// The exit code of a job that has ended, or 128 and the number of the signal that ended its shell. None: it never ran.
+fn exit_code(job: &Value) -> Option<u8> {
+    let status = i32::try_from(job["waitstatus"].as_i64()?).ok()?;
+    if libc::WIFSIGNALED(status) {
+        return Some(of_signal(libc::WTERMSIG(status)));
+    }
+    u8::try_from(libc::WEXITSTATUS(status)).ok()
+}
+
 /// Seconds since 1970. Flux's job times are by the same clock, the lead's.
-fn now() -> f64 {
+pub fn now() -> f64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
 }

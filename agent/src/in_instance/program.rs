@@ -84,17 +84,32 @@ fn run_with(args: &ProgramArgs, broker: Option<Broker>) -> Result<u8, Failure> {
             target: SignalTarget::Group,
             second_stop: SecondStop::IsIgnored,
         };
+        let started = jobs::now();
         let mut policy = GracefulStop {
             jobs: if args.jobs { broker.clone() } else { None },
+            started,
             are_killed: false,
         };
-        let code = runner
+        let mut code = runner
             .run_by(&args.command, Output::Inherit, terms, &mut policy)
             .await?;
         // Removes the wrapper's link.
         drop(flux_wrapper);
         // After a stop, the stop ended the program, even if an earlier job of it had lost a node.
         let was_stopped = runner.stop_code().is_some();
+        // The stop may have ended only the printing of what a job had written before it ended.
+        if was_stopped
+            && code > 128
+            && let Some(broker) = &policy.jobs
+            && let Some(code_of_job) = jobs::code_of_only_ended(broker, started).await
+            && code_of_job != code
+        {
+            tracing::warn!(
+                stage = "stop",
+                "the job ended with exit code {code_of_job}, but not all of its output was printed before the stop"
+            );
+            code = code_of_job;
+        }
         let node_failure = match &broker {
             Some(broker) if code != 0 && !was_stopped => {
                 // A future that completes at a stop signal.
@@ -135,6 +150,8 @@ struct GracefulStop {
     /// The broker that signals the jobs in place of the program, which ends once its jobs have ended. None: the program
     /// itself is signalled.
     jobs: Option<Broker>,
+    /// When the program was started, in seconds since 1970.
+    started: f64,
     /// Whether the jobs were killed already.
     are_killed: bool,
 }
@@ -146,7 +163,19 @@ impl Policy for GracefulStop {
 
     fn in_place_of_signal(&mut self) -> Option<PolicyRequest> {
         let broker = self.jobs.clone()?;
-        Some(Box::pin(async move { jobs::stop(&broker).await }))
+        let started = self.started;
+        Some(Box::pin(async move {
+            // Asked first: a stop also ends a job that waits, but by no exit code of its own.
+            let has_ended = jobs::code_of_only_ended(&broker, started).await.is_some();
+            let is_signalled = jobs::stop(&broker).await;
+            if has_ended && !is_signalled {
+                tracing::info!(
+                    stage = "stop",
+                    "the job has ended: waiting until its output is printed"
+                );
+            }
+            has_ended || is_signalled
+        }))
     }
 
     fn kill_first(&mut self) -> Option<PolicyRequest> {
@@ -170,6 +199,64 @@ mod tests {
     use crate::execute::program_note::read_note;
     use crate::flux_rpc::connection::peer::{answer_of, questions_asked_by};
     use crate::testing::{alone, signal};
+
+    /// `flux submit --watch` prints about a thousand short lines a second, so it may go on for long after its job.
+    #[test]
+    fn stop_after_the_jobs_end_leaves_its_exit_code() {
+        let test = "in_instance::program::tests::stop_after_the_jobs_end_leaves_its_exit_code";
+        alone(test, |folder| {
+            let job = |code: i32, age: f64| json!({ "t_submit": jobs::now() - age, "waitstatus": code << 8 });
+            let (prints, hangs) = ("sleep 1; exit 3", "sleep 60");
+            for (name, listed, then, within, expected) in [
+                ("printed", vec![job(3, -60.0)], prints, 60.0, 3),
+                ("not printed in time", vec![job(4, -60.0)], hangs, 0.2, 4),
+                ("no job yet", vec![], prints, 60.0, 143),
+                ("job of an archive", vec![job(0, 3600.0)], prints, 60.0, 143),
+                (
+                    "several jobs",
+                    vec![job(0, -60.0), job(0, -60.0)],
+                    prints,
+                    60.0,
+                    143,
+                ),
+                (
+                    "a job that never ran",
+                    vec![json!({ "t_submit": jobs::now() + 60.0 })],
+                    prints,
+                    60.0,
+                    143,
+                ),
+            ] {
+                let (result, up) = (
+                    folder.join(format!("result of {name}")),
+                    folder.join(format!("up {name}")),
+                );
+                std::fs::write(&result, "").unwrap();
+                let script = format!("touch '{}'; {then}", up.display());
+                let args = ProgramArgs {
+                    result: result.clone(),
+                    within,
+                    jobs: true,
+                    retried: false,
+                    archived: false,
+                    without: Vec::new(),
+                    given_back: Vec::new(),
+                    command: ["sh", "-c", &script].map(OsString::from).into(),
+                };
+                let answer =
+                    move |_: &str| Some(answer_of(&json!({ "jobs": listed, "count": 0 }).to_string()));
+                let work = async |broker| {
+                    let program = std::thread::spawn(move || run_with(&args, Some(broker)));
+                    eventually("the program runs", || up.exists().then_some(()));
+                    signal(Signal::SIGHUP);
+                    assert_eq!(program.join().unwrap().unwrap(), expected, "{name}");
+                };
+                questions_asked_by(work, answer);
+                let note = read_note(&result).unwrap();
+                assert_eq!((note.code, note.is_aborted), (Some(expected), true), "{name}");
+            }
+        });
+    }
 
     /// A script may have ignored the lost node, or be about to submit the job again.
     #[test]

@@ -27,6 +27,32 @@ fn stop_of_all_pods_ends_program_and_followers_soon() {
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
+/// Flux prints about a thousand lines a second, so it still prints after the job's end. (The fake Flux has printed all
+/// by then: for it, the stop comes during the shutdown or later.)
+#[test]
+fn stop_after_the_jobs_end_lets_flux_print_its_output() {
+    let script = "i=0; while [ $i -lt 10000 ]; do i=$((i+1)); echo $i; done; echo >/tmp/done; exit 3";
+    let images = images(&submit(script), 2);
+    let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+    eventually("the job's end", || {
+        images
+            .iter()
+            .any(|image| gate(image, "done").exists())
+            .then_some(())
+    });
+    // Flux learns of the end.
+    std::thread::sleep(Duration::from_secs(1));
+    pods.iter().rev().for_each(|pod| pod.signal(15));
+    let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
+    assert_eq!((ended[0].code, ended[1].code), (3, 0), "{}", ended[0].stderr);
+    assert!(ended[0].stdout.contains("10000"), "{}", ended[0].stderr);
+    assert!(
+        real_flux().is_none() || ended[0].stderr.contains("waiting until its output is printed"),
+        "{}",
+        ended[0].stderr
+    );
+}
+
 /// Stops only the follower of two pods while a program runs. Returns how it ended, and after how long.
 fn stop_follower_alone(images: &[Image], grace_period: &str) -> (Ended, Duration) {
     let mut pods = start(images, &Network::new(), &["--grace-period", grace_period]);
