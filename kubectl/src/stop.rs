@@ -187,6 +187,17 @@ impl Attempts<'_> {
             ..Snapshot::default()
         };
         self.has_ended = false;
+        // A suspended Job does not end when its instance is shut down: its program starts again when it is resumed.
+        if self.asked.is_some() || lead.is_some_and(|lead| observed::started(lead).is_some()) {
+            if snapshot.is_true(ConditionType::Suspended) {
+                return Err(self.suspended("it is suspended, and its pods are being stopped"));
+            }
+            if snapshot.cluster.as_ref().is_some_and(is_to_be_suspended) {
+                self.obstacle =
+                    "its `spec.suspend` is true, and the operator has not suspended its Job yet".to_owned();
+                return Ok(None);
+            }
+        }
         if let Some(asked) = &self.asked
             && lead.is_none_or(|lead| observed::is_over(lead, asked))
         {
@@ -270,9 +281,7 @@ impl Attempts<'_> {
     ) -> Result<Option<Way>, Failure> {
         if may_have_run(snapshot, lead) {
             if snapshot.is_true(ConditionType::Suspended) {
-                let why = "it is suspended, so nothing runs";
-                let outcome = "Nothing was deleted, since its program may have run before: ";
-                return Err(not_stopped(self.target, self.name, why, outcome));
+                return Err(self.suspended("it is suspended, so nothing runs"));
             }
             self.obstacle =
                 "its program may have run before, and its instance is not up again yet".to_owned();
@@ -288,6 +297,12 @@ impl Attempts<'_> {
         self.is_deleting = true;
         let way = at_once(self.target, self.name, self.uid.as_deref()).await?;
         Ok(Some(way))
+    }
+
+    /// The failure to stop a suspended MiniCluster.
+    fn suspended(&self, why: &str) -> Failure {
+        let outcome = "Nothing was deleted, since its program may have run before: ";
+        not_stopped(self.target, self.name, why, outcome)
     }
 
     /// Suspends the MiniCluster, so that its program does not run later, when nobody follows it.
@@ -446,10 +461,20 @@ fn was_resumed_by_others(cluster: &MiniCluster) -> bool {
     let Some(status) = &cluster.status else {
         return false;
     };
-    // If the status is older than the spec, the operator is about to suspend the Job.
-    let is_current = status.observed_generation >= cluster.metadata.generation;
     let is_suspended = previous_status::is_true(status, ConditionType::Suspended);
-    cluster.spec.suspend == Some(true) && is_current && status.job_uid.is_some() && !is_suspended
+    cluster.spec.suspend == Some(true)
+        && !is_to_be_suspended(cluster)
+        && status.job_uid.is_some()
+        && !is_suspended
+}
+
+/// Whether `spec.suspend` is true, and the status is older than the spec: the operator may be about to suspend the Job.
+fn is_to_be_suspended(cluster: &MiniCluster) -> bool {
+    let observed = cluster
+        .status
+        .as_ref()
+        .and_then(|status| status.observed_generation);
+    cluster.spec.suspend == Some(true) && observed < cluster.metadata.generation
 }
 
 /// Changes the MiniCluster's spec by a merge patch; returns the changed MiniCluster. `uid`: the API server rejects the
@@ -724,6 +749,39 @@ mod tests {
             assert_eq!(
                 count(&requests, "DELETE"),
                 usize::from(!has_begun),
+                "{requests:?}"
+            );
+        }
+    }
+
+    /// The pods of a suspended Job still end, or the operator has not suspended it yet.
+    #[tokio::test(start_paused = true)]
+    async fn stop_while_a_suspended_lead_ends_asks_nothing() {
+        for (is_reported, expected) in [
+            (
+                true,
+                "it is suspended, and its pods are being stopped. Nothing was deleted",
+            ),
+            (
+                false,
+                "the operator has not suspended its Job yet. Nothing was deleted",
+            ),
+        ] {
+            let suspended = json!({ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "",
+                "message": "" });
+            let conditions: &[Value] = if is_reported { &[suspended] } else { &[] };
+            let mut cluster = cluster_with(json!({ "jobUid": "job", "conditions": conditions,
+                "observedGeneration": 1 + i32::from(is_reported) }));
+            cluster["metadata"]["generation"] = 2.into();
+            cluster["spec"]["suspend"] = true.into();
+            let mut lead = lead("mc-0-x", "job");
+            lead["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            let (way, requests) = stopped_of(cluster, &[lead], 500, None).await;
+            let failure = way.unwrap_err().to_string();
+            assert!(failure.contains(expected), "{failure}");
+            assert_eq!(
+                (count(&requests, "/exec"), count(&requests, "DELETE")),
+                (0, 0),
                 "{requests:?}"
             );
         }

@@ -241,6 +241,22 @@ def test_stop_of_a_suspended_job_says_that_nothing_runs(api: FakeApi, has_begun:
     assert len([path for method, path in api.requests if "/pods" in path]) == 1, "it is not tried again"
 
 
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_stop_while_a_suspended_lead_ends_asks_nothing(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_reported: bool
+) -> None:
+    monkeypatch.setattr("flux_minicluster.stop.PAUSE_SECONDS", 0.0)
+    cluster = running(api)
+    api.objects[("miniclusters", "mc")]["spec"]["suspend"] = True
+    api.objects[("miniclusters", "mc")]["metadata"]["generation"] = 2
+    api.set_status("mc", conditions={"Suspended": str(is_reported)}, observedGeneration=2 if is_reported else 1)
+    why = "its pods are being stopped" if is_reported else "has not suspended its Job yet"
+    with pytest.raises(CallFailed, match=rf"{why}\nNothing was deleted"):
+        cluster.stop()
+    assert deletions(api) == []
+    assert not [path for _, path in api.requests if "/exec" in path]
+
+
 async def never(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
     """As in a pod whose volume is stuck: nothing comes, until the client gives up."""
     await socket.receive()

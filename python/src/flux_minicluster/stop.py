@@ -114,6 +114,15 @@ class _Attempt:
         pods = await self._target.pods_of(self._name)
         lead = latest_of(0, own_pods(cluster, pods))
         self.has_ended = False
+        # A suspended Job does not end when its instance is shut down: its program starts again when it is resumed.
+        if self._asked is not None or (lead is not None and started(lead) is not None):
+            self.is_suspended = Observed(cluster).is_true("Suspended")
+            if self.is_suspended:
+                self.obstacle = "it is suspended, and its pods are being stopped"
+                return None
+            if _is_to_be_suspended(cluster):
+                self.obstacle = "its `spec.suspend` is true, and the operator has not suspended its Job yet"
+                return None
         if self._asked is not None and (lead is None or is_over(lead, self._asked)):
             return Way.SHUT_DOWN
         if lead is not None and was_shut_down(lead):
@@ -261,10 +270,14 @@ async def _is_replaced(target: Target, name: str, uid: str) -> bool:
 def _was_resumed_by_others(cluster: dict[str, Any]) -> bool:
     """Whether somebody has resumed the Job of a suspended MiniCluster."""
     status = cluster.get("status") or {}
-    # Otherwise, the operator is about to suspend the Job.
-    is_current = status.get("observedGeneration", 0) >= cluster["metadata"].get("generation", 0)
-    is_suspended = Observed(cluster).is_true("Suspended")
-    return bool(cluster["spec"].get("suspend") and is_current and status.get("jobUid") and not is_suspended)
+    is_suspended = Observed(cluster).is_true("Suspended") or _is_to_be_suspended(cluster)
+    return bool(cluster["spec"].get("suspend") and status.get("jobUid") and not is_suspended)
+
+
+def _is_to_be_suspended(cluster: dict[str, Any]) -> bool:
+    """Whether `spec.suspend` is true, and the status is older than the spec: the operator may be about to suspend it."""
+    observed = (cluster.get("status") or {}).get("observedGeneration", 0)
+    return bool(cluster["spec"].get("suspend") and observed < cluster["metadata"].get("generation", 0))
 
 
 def _is_queued(cluster: dict[str, Any]) -> bool:
