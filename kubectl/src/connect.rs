@@ -50,7 +50,7 @@ pub struct ConnectArgs {
 pub struct SubmitArgs {
     /// Name of the MiniCluster
     pub name: String,
-    /// Print the job's output and exit with its code
+    /// Print the job's output and exit with its code; an interrupt does not stop the job
     #[arg(long, short)]
     pub watch: bool,
     /// Options of flux submit, then the program and its arguments
@@ -109,7 +109,19 @@ pub async fn submit(target: &Target, args: &SubmitArgs, output: Output) -> Resul
     }
     words.extend(args.command.iter().map(String::as_str));
     let Some(format) = output.format else {
-        return in_lead(target, &args.name, &words).await;
+        let submission = in_lead(target, &args.name, &words);
+        if !args.watch {
+            return submission.await;
+        }
+        let signalled = until_signalled()?;
+        return tokio::select! {
+            code = submission => code,
+            code = signalled => {
+                let jobs = target.access.command("jobs", &args.name);
+                screen::tell(&format!("a submitted job goes on; see {jobs}"));
+                Ok(code)
+            }
+        };
     };
     let pod = running_pod(target, &args.name, 0).await?;
     let answer = ask(target, &pod, &connect_command(&words)).await?;

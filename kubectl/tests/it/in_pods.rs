@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio::io::BufReader;
+use tokio::io::{AsyncReadExt, BufReader};
 
 use crate::front::{Front, LogRequest, Session, SessionEvent};
+use crate::runs::send;
 use crate::user_account::{PluginOutput, UserAccount, next_line};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, Operator, test};
@@ -326,6 +327,37 @@ fn commands_print_json_or_yaml_or_refuse_the_option() {
             assert!(
                 output.code == 1 && output.err.contains("` takes no -o: it "),
                 "{arguments:?}: {output:?}"
+            );
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn interrupted_submit_says_that_the_job_goes_on() {
+    test("submit-interrupted", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        let endless = |session: Session| {
+            async move {
+                std::future::pending::<()>().await;
+                drop(session);
+            }
+            .boxed()
+        };
+        let (front, person) = with_programs(user_of(&fixture), endless).await;
+        for (number, (signal, code)) in [("-INT", 130), ("-TERM", 143)].into_iter().enumerate() {
+            let mut submit = person.start(&["submit", "mc", "--watch", "--", "sleep", "inf"]);
+            while front.started().len() <= number {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            send(signal, &submit);
+            let mut messages = String::new();
+            let mut stderr = submit.stderr.take().unwrap();
+            stderr.read_to_string(&mut messages).await.unwrap();
+            assert_eq!(submit.wait().await.unwrap().code(), Some(code), "{messages}");
+            assert!(
+                messages.contains("a submitted job goes on; see `kubectl minicluster jobs mc -n "),
+                "{messages}"
             );
         }
         operator.stop().await;
