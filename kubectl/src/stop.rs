@@ -190,9 +190,18 @@ impl Attempts<'_> {
         // A suspended Job does not end when its instance is shut down: its program starts again when it is resumed.
         if self.asked.is_some() || lead.is_some_and(|lead| observed::started(lead).is_some()) {
             if snapshot.is_true(ConditionType::Suspended) {
-                return Err(self.suspended("it is suspended, and its pods are being stopped"));
+                let is_ending = |lead: &Pod| {
+                    lead.metadata.deletion_timestamp.is_some() || !observed::is_running(lead)
+                };
+                if lead.is_none_or(is_ending) {
+                    return Err(self.suspended("it is suspended, and its pods are being stopped"));
+                }
+                // The Job was just suspended, or it was resumed, and the status is old.
+                self.obstacle = "its status says that it is suspended, but its lead runs".to_owned();
+                return Ok(None);
             }
-            if snapshot.cluster.as_ref().is_some_and(is_to_be_suspended) {
+            let cluster = snapshot.cluster.as_ref();
+            if cluster.is_some_and(|cluster| is_to_be_suspended(cluster) && !is_queued(cluster)) {
                 self.obstacle =
                     "its `spec.suspend` is true, and the operator has not suspended its Job yet".to_owned();
                 return Ok(None);
@@ -757,15 +766,10 @@ mod tests {
     /// The pods of a suspended Job still end, or the operator has not suspended it yet.
     #[tokio::test(start_paused = true)]
     async fn stop_while_a_suspended_lead_ends_asks_nothing() {
-        for (is_reported, expected) in [
-            (
-                true,
-                "it is suspended, and its pods are being stopped. Nothing was deleted",
-            ),
-            (
-                false,
-                "the operator has not suspended its Job yet. Nothing was deleted",
-            ),
+        for (is_reported, is_terminating, expected, attempts) in [
+            (true, true, "it is suspended, and its pods are being stopped", 1),
+            (true, false, "its status says that it is suspended, but its lead runs", 6),
+            (false, true, "the operator has not suspended its Job yet", 6),
         ] {
             let suspended = json!({ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "",
                 "message": "" });
@@ -775,13 +779,19 @@ mod tests {
             cluster["metadata"]["generation"] = 2.into();
             cluster["spec"]["suspend"] = true.into();
             let mut lead = lead("mc-0-x", "job");
-            lead["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            if is_terminating {
+                lead["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            }
             let (way, requests) = stopped_of(cluster, &[lead], 500, None).await;
             let failure = way.unwrap_err().to_string();
-            assert!(failure.contains(expected), "{failure}");
+            assert!(failure.contains(&format!("{expected}. Nothing was deleted")), "{failure}");
             assert_eq!(
-                (count(&requests, "/exec"), count(&requests, "DELETE")),
-                (0, 0),
+                (
+                    count(&requests, "/exec"),
+                    count(&requests, "DELETE"),
+                    count(&requests, "/pods?")
+                ),
+                (0, 0, attempts),
                 "{requests:?}"
             );
         }

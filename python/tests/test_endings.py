@@ -241,16 +241,24 @@ def test_stop_of_a_suspended_job_says_that_nothing_runs(api: FakeApi, has_begun:
     assert len([path for method, path in api.requests if "/pods" in path]) == 1, "it is not tried again"
 
 
-@pytest.mark.parametrize("is_reported", [True, False])
+@pytest.mark.parametrize(
+    ("is_reported", "is_terminating", "why"),
+    [
+        (True, True, "its pods are being stopped"),
+        (True, False, "its status says that it is suspended, but its lead runs"),
+        (False, True, "has not suspended its Job yet"),
+    ],
+)
 def test_stop_while_a_suspended_lead_ends_asks_nothing(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_reported: bool
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_reported: bool, is_terminating: bool, why: str
 ) -> None:
     monkeypatch.setattr("flux_minicluster.stop.PAUSE_SECONDS", 0.0)
     cluster = running(api)
+    if is_terminating:
+        api.objects[("pods", "mc-0-x")]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     api.objects[("miniclusters", "mc")]["spec"]["suspend"] = True
     api.objects[("miniclusters", "mc")]["metadata"]["generation"] = 2
     api.set_status("mc", conditions={"Suspended": str(is_reported)}, observedGeneration=2 if is_reported else 1)
-    why = "its pods are being stopped" if is_reported else "has not suspended its Job yet"
     with pytest.raises(CallFailed, match=rf"{why}\nNothing was deleted"):
         cluster.stop()
     assert deletions(api) == []

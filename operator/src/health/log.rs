@@ -25,7 +25,7 @@ fn checked(filter: &str) -> Result<String, Box<dyn std::error::Error + Send + Sy
         .split(',')
         .filter(|directive| !directive.contains(['=', '[']))
     {
-        directive.trim().parse::<LevelFilter>()?;
+        directive.parse::<LevelFilter>()?;
     }
     EnvFilter::builder().parse(filter)?;
     Ok(filter.to_owned())
@@ -150,6 +150,8 @@ mod tests {
             "=",
             "verbose",
             "info,kube",
+            " debug",
+            "info, debug",
         ] {
             let error = checked(filter).expect_err(filter).to_string();
             assert!(

@@ -116,11 +116,17 @@ class _Attempt:
         self.has_ended = False
         # A suspended Job does not end when its instance is shut down: its program starts again when it is resumed.
         if self._asked is not None or (lead is not None and started(lead) is not None):
-            self.is_suspended = Observed(cluster).is_true("Suspended")
-            if self.is_suspended:
-                self.obstacle = "it is suspended, and its pods are being stopped"
+            if Observed(cluster).is_true("Suspended"):
+                is_up = lead is not None and is_running(lead) and not lead["metadata"].get("deletionTimestamp")
+                # If it is up, the Job was just suspended, or it was resumed, and the status is old.
+                self.is_suspended = not is_up
+                self.obstacle = (
+                    "its status says that it is suspended, but its lead runs"
+                    if is_up
+                    else "it is suspended, and its pods are being stopped"
+                )
                 return None
-            if _is_to_be_suspended(cluster):
+            if _is_to_be_suspended(cluster) and not _is_queued(cluster):
                 self.obstacle = "its `spec.suspend` is true, and the operator has not suspended its Job yet"
                 return None
         if self._asked is not None and (lead is None or is_over(lead, self._asked)):
