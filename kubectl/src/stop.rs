@@ -190,9 +190,8 @@ impl Attempts<'_> {
         // A suspended Job does not end when its instance is shut down: its program starts again when it is resumed.
         if self.asked.is_some() || lead.is_some_and(|lead| observed::started(lead).is_some()) {
             if snapshot.is_true(ConditionType::Suspended) {
-                let is_ending = |lead: &Pod| {
-                    lead.metadata.deletion_timestamp.is_some() || !observed::is_running(lead)
-                };
+                let is_ending =
+                    |lead: &Pod| lead.metadata.deletion_timestamp.is_some() || !observed::is_running(lead);
                 if lead.is_none_or(is_ending) {
                     return Err(self.suspended("it is suspended, and its pods are being stopped"));
                 }
@@ -768,7 +767,12 @@ mod tests {
     async fn stop_while_a_suspended_lead_ends_asks_nothing() {
         for (is_reported, is_terminating, expected, attempts) in [
             (true, true, "it is suspended, and its pods are being stopped", 1),
-            (true, false, "its status says that it is suspended, but its lead runs", 6),
+            (
+                true,
+                false,
+                "its status says that it is suspended, but its lead runs",
+                6,
+            ),
             (false, true, "the operator has not suspended its Job yet", 6),
         ] {
             let suspended = json!({ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "",
@@ -784,7 +788,10 @@ mod tests {
             }
             let (way, requests) = stopped_of(cluster, &[lead], 500, None).await;
             let failure = way.unwrap_err().to_string();
-            assert!(failure.contains(&format!("{expected}. Nothing was deleted")), "{failure}");
+            assert!(
+                failure.contains(&format!("{expected}. Nothing was deleted")),
+                "{failure}"
+            );
             assert_eq!(
                 (
                     count(&requests, "/exec"),

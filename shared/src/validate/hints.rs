@@ -224,7 +224,13 @@ impl ValidMiniCluster {
                         && (container.secrets.contains_key(other)
                             || variables.iter().any(|variable| variable["name"] == other))
                 };
-                let field = || format!("spec.containers[{container_name}].environment[{name}]");
+                let field = || {
+                    if container.environment.contains_key(name) {
+                        format!("spec.containers[{container_name}].environment[{name}]")
+                    } else {
+                        "spec.podTemplate".to_owned()
+                    }
+                };
                 hints.extend(unexpanded_path(name, value, is_known).map(|text| Problem::new(field(), text)));
             }
         }
