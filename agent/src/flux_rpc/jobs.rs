@@ -39,10 +39,19 @@ pub async fn stop(broker: &Broker) -> bool {
 }
 
 /// The only job that was submitted after `since` (seconds since 1970) and has ended: its exit code, or 128 and the
-/// number of the signal that ended it. None: there is no such job, there are several, it never began, or the broker
-/// does not answer.
+/// number of the signal that ended it. None: there is no such job, there are several, another one waits or runs (the
+/// program may wait for that one), it never began, or the broker does not answer.
 pub async fn code_of_only_ended(broker: &Broker, since: f64) -> Option<u8> {
-    let jobs = list(ENDED, 2, broker).await;
+    // Two are enough: those that have not ended come first.
+    let jobs = list(WAITING | RUNNING | ENDED, 2, broker).await;
+    let has_ended = |job: &Value| {
+        job["state"]
+            .as_u64()
+            .is_some_and(|state| state & u64::from(ENDED) != 0)
+    };
+    if !jobs.iter().all(has_ended) {
+        return None;
+    }
     let mut submitted_since = jobs
         .iter()
         .filter(|job| job["t_submit"].as_f64().is_some_and(|at| at >= since));
@@ -114,7 +123,7 @@ async fn first_in(states: u32, broker: &Broker) -> Value {
 /// The first `count` jobs in one of these states, in the order of [`first_in`].
 async fn list(states: u32, count: usize, broker: &Broker) -> Vec<Value> {
     let query = format!(
-        r#"{{"max_entries":{count},"attrs":["exception_type","exception_note","success","ranks","t_submit","t_cleanup","t_inactive","waitstatus"],"constraint":{{"states":[{states}]}}}}"#
+        r#"{{"max_entries":{count},"attrs":["exception_type","exception_note","success","ranks","state","t_submit","t_cleanup","t_inactive","waitstatus"],"constraint":{{"states":[{states}]}}}}"#
     );
     let mut answer = broker.ask(ANY, "job-list.list", &query).await.unwrap_or_default();
     match answer["jobs"].take() {

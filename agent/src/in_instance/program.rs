@@ -205,7 +205,9 @@ mod tests {
     fn stop_after_the_jobs_end_leaves_its_exit_code() {
         let test = "in_instance::program::tests::stop_after_the_jobs_end_leaves_its_exit_code";
         alone(test, |folder| {
-            let job = |code: i32, age: f64| json!({ "t_submit": jobs::now() - age, "waitstatus": code << 8 });
+            let job = |code: i32, age: f64| json!({ "state": 64, "t_submit": jobs::now() - age, "waitstatus": code << 8 });
+            // Its end may never come, if the pod with its tasks is lost.
+            let running = json!({ "state": 16, "t_submit": jobs::now() + 60.0 });
             let (prints, hangs) = ("sleep 1; exit 3", "sleep 60");
             for (name, listed, then, within, expected) in [
                 ("printed", vec![job(3, -60.0)], prints, 60.0, 3),
@@ -219,9 +221,10 @@ mod tests {
                     60.0,
                     143,
                 ),
+                ("another runs", vec![running, job(0, -60.0)], hangs, 60.0, 143),
                 (
                     "a job that never ran",
-                    vec![json!({ "t_submit": jobs::now() + 60.0 })],
+                    vec![json!({ "state": 64, "t_submit": jobs::now() + 60.0 })],
                     prints,
                     60.0,
                     143,
