@@ -324,6 +324,18 @@ fn redact_value<'a>(extent: Extent, is_inside: bool, text: &'a str, clean: &mut 
         }
     };
     if extent == Extent::Password {
+        // Only the password may be in quotes: `-u bob:'a b'`.
+        let quoted = rest.split_once(':').and_then(|(user, password)| {
+            let quote = QUOTES.into_iter().find(|quote| password.starts_with(quote))?;
+            let is_word = own_quote.is_none() && !user.contains([' ', '\t', '"', '\'']);
+            is_word.then(|| password.split_at(quote.len()))
+        });
+        if let Some((quote, password)) = quoted {
+            let before = rest.len() - password.len();
+            clean.push_str(rest.get(..before).unwrap_or_default());
+            clean.push_str(LEFT_OUT);
+            return password.get(quoted_length(password, quote)..).unwrap_or_default();
+        }
         clean.push_str(&without_password(rest.get(..end).unwrap_or_default()));
     } else if end > 0 {
         clean.push_str(LEFT_OUT);
@@ -428,12 +440,14 @@ mod tests {
             "curl --user=bob:hunter2 host && x",
             "curl --proxy-user \"bob:hunter2\" host",
             "curl -u :hunter2",
+            "curl -H 'A: b' -u bob:'hunter2' host",
             r#"exec ["curl", "-u", "bob:hunter2"]: no such file"#,
             r#"{\"command\":[\"curl\",\"-u\",\"bob:hunter2\"]}"#,
         ] {
             assert_eq!(text(line), line.replace("hunter2", LEFT_OUT));
         }
         assert_eq!(text("-u 'bob:hunter2 two' x"), "-u 'bob:(left out)' x");
+        assert_eq!(text("-u bob:\"hunter2 two\" x"), "-u bob:\"(left out)\" x");
         for line in [
             "docker run -u 1000:1000 --user 1000 app",
             "id -u; date -u",
