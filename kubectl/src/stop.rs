@@ -280,8 +280,8 @@ impl Attempts<'_> {
         self.end_unless_begun(snapshot, Some(lead)).await
     }
 
-    /// Deletes the MiniCluster, or suspends it if it is kept, unless its program may have run: its status and its logs
-    /// would be lost. None: try again.
+    /// Deletes the MiniCluster, or suspends it if it is kept and can be suspended, unless its program may have run: its
+    /// status and its logs would be lost. None: try again.
     async fn end_unless_begun(
         &mut self,
         snapshot: &Snapshot,
@@ -299,8 +299,14 @@ impl Attempts<'_> {
             self.obstacle = "its lead runs, but the operator has not reported the Job yet".to_owned();
             return Ok(None);
         }
-        if self.keep {
-            return self.suspend(snapshot).await.map(|()| Some(Way::Kept));
+        // A queue could start a kept MiniCluster later, when nobody follows it.
+        if self.keep
+            && let Some(cluster) = &snapshot.cluster
+            && why_not_suspended(self.target, cluster).await?.is_none()
+        {
+            let spec = json!({ "suspend": true });
+            change(self.target, self.name, self.uid.as_deref(), spec, "stop").await?;
+            return Ok(Some(Way::Kept));
         }
         self.is_deleting = true;
         let way = at_once(self.target, self.name, self.uid.as_deref()).await?;
@@ -311,31 +317,6 @@ impl Attempts<'_> {
     fn suspended(&self, why: &str) -> Failure {
         let outcome = "Nothing was deleted, since its program may have run before: ";
         not_stopped(self.target, self.name, why, outcome)
-    }
-
-    /// Suspends the MiniCluster, so that its program does not run later, when nobody follows it.
-    async fn suspend(&self, snapshot: &Snapshot) -> Result<(), Failure> {
-        let (target, name) = (self.target, self.name);
-        if let Some(cluster) = &snapshot.cluster
-            && let Some(why) = why_not_suspended(target, cluster).await?
-        {
-            let why = format!("it is a MiniCluster {why}");
-            return Err(not_stopped(
-                target,
-                name,
-                &why,
-                "With --keep, nothing was deleted: ",
-            ));
-        }
-        change(
-            target,
-            name,
-            self.uid.as_deref(),
-            json!({ "suspend": true }),
-            "stop",
-        )
-        .await
-        .map(|_| ())
     }
 
     /// Whether the lead has started, although the status does not name its Job yet.
@@ -1024,7 +1005,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn kept_minicluster_is_suspended_and_not_deleted() {
+    async fn kept_minicluster_is_suspended_unless_it_is_in_a_queue() {
         for labels in [json!({}), json!({ QUEUE_NAME: "default" })] {
             let is_queued = labels.get(QUEUE_NAME).is_some();
             let (target, requests) = answering(move |request| {
@@ -1036,21 +1017,15 @@ mod tests {
                     Answer::Json(200, cluster("u"))
                 }
             });
-            let way = in_order(&target, "mc", Some("u"), true).await;
-            if is_queued {
-                let failure = way.unwrap_err().to_string();
-                assert!(failure.contains("only its queue can suspend"), "{failure}");
-                assert!(failure.contains("stop --now mc` deletes it"), "{failure}");
-            } else {
-                assert_eq!(way.unwrap(), Way::Kept);
-            }
+            let way = in_order(&target, "mc", Some("u"), true).await.unwrap();
             let requests = requests.lock().unwrap();
-            let patches = usize::from(!is_queued);
-            assert_eq!(
-                (count(&requests, "PATCH"), count(&requests, "DELETE")),
-                (patches, 0),
-                "{requests:?}"
-            );
+            let changes = (count(&requests, "PATCH"), count(&requests, "DELETE"));
+            let expected = if is_queued {
+                (Way::Deleted, (0, 1))
+            } else {
+                (Way::Kept, (1, 0))
+            };
+            assert_eq!((way, changes), expected, "{requests:?}");
         }
     }
 
