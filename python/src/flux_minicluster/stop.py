@@ -281,7 +281,7 @@ def _was_resumed_by_others(cluster: dict[str, Any]) -> bool:
 
 
 def _is_to_be_suspended(cluster: dict[str, Any]) -> bool:
-    """Whether `spec.suspend` is true, and the status is older than the spec: the operator may be about to suspend it."""
+    """Whether `spec.suspend` is true and the status older than the spec: the operator may be about to suspend it."""
     observed = (cluster.get("status") or {}).get("observedGeneration", 0)
     return bool(cluster["spec"].get("suspend") and observed < cluster["metadata"].get("generation", 0))
 
