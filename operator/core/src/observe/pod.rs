@@ -802,6 +802,11 @@ fn trouble_of_services(
     user_init: &str,
 ) -> Option<Trouble> {
     match trouble(status, spec, phase, user_init) {
+        // Its message alone would name neither the container nor its exit code.
+        Some(Trouble { init: Some(init), .. }) => Some(service_failed(
+            &format!("init container {}", init.name),
+            &init.exit,
+        )),
         Some(trouble) if trouble.reason != CRASH_LOOP => Some(trouble),
         // Of an init container, the loop is all that is known.
         crash_loop => failed_service(status).or(crash_loop),
@@ -820,24 +825,31 @@ fn failed_service(status: &PodStatus) -> Option<Trouble> {
         } else {
             state.terminated.as_ref().filter(|end| end.exit_code != 0)?
         };
-        let end = exit(end);
-        let mut message = format!("container {} ended with exit code {}", container.name, end.code);
-        // These reasons say no more than the exit code.
-        if !matches!(end.reason.as_str(), "" | "Error" | "Completed") {
-            message.push_str(&format!(" ({})", end.reason));
-        }
-        if end.code == 0 {
-            message.push_str(", and the kubelet restarts it again and again");
-        }
-        if !end.message.is_empty() {
-            message.push_str(&format!(": {}", end.message));
-        }
-        Some(Trouble {
-            reason: Reason::ServiceFailed.into(),
-            message: first_line(Some(&message)),
-            ..Trouble::default()
-        })
+        Some(service_failed(
+            &format!("container {}", container.name),
+            &exit(end),
+        ))
     })
+}
+
+/// The trouble of the services pod if this container of it has ended.
+fn service_failed(container: &str, end: &Exit) -> Trouble {
+    let mut message = format!("{container} ended with exit code {}", end.code);
+    // These reasons say no more than the exit code.
+    if !matches!(end.reason.as_str(), "" | "Error" | "Completed") {
+        message.push_str(&format!(" ({})", end.reason));
+    }
+    if end.code == 0 {
+        message.push_str(", and the kubelet restarts it again and again");
+    }
+    if !end.message.is_empty() {
+        message.push_str(&format!(": {}", end.message));
+    }
+    Trouble {
+        reason: Reason::ServiceFailed.into(),
+        message: first_line(Some(&message)),
+        ..Trouble::default()
+    }
 }
 
 /// The image that cannot be pulled. None: the container waits for another reason. The kubelet reports a mounted image

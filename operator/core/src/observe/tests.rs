@@ -507,6 +507,21 @@ fn services_pod_keeps_what_is_wrong_with_its_containers() {
     ] {
         assert_eq!(of(phase, state.clone(), last), None, "{state}");
     }
+
+    // `servicesPodTemplate` may have init containers.
+    let container = |name: &str, state: Value| json!({ "name": name, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+    let pod = json!({
+        "metadata": { "name": "mc-services", "namespace": "ns", "uid": "pod", "labels": { (labels::SERVICES_OF): "mc" } },
+        "spec": { "restartPolicy": "Never" },
+        "status": { "phase": "Failed", "initContainerStatuses": [container("load", ended(4, "Error"))],
+            "containerStatuses": [container("db", waiting("PodInitializing"))] },
+    });
+    let pod: pod::PodStatusObject = serde_json::from_value(pod).unwrap();
+    let trouble = PodSeen::of_object(&pod).trouble.unwrap();
+    assert_eq!(
+        Some((trouble.reason, trouble.message)),
+        failed("init container load ended with exit code 4")
+    );
 }
 
 /// Otherwise one namespace's pods could fill the operator's memory.
