@@ -165,7 +165,7 @@ impl Policy for GracefulStop {
         let broker = self.jobs.clone()?;
         let started = self.started;
         Some(Box::pin(async move {
-            // Asked first: a stop also ends a job that waits, but by no exit code of its own.
+            // Asked first, so that a job which ends because of the stop does not count.
             let has_ended = jobs::code_of_only_ended(&broker, started).await.is_some();
             let is_signalled = jobs::stop(&broker).await;
             if has_ended && !is_signalled {

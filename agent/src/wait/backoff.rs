@@ -7,7 +7,7 @@ use flux_shared::backoff;
 
 /// Pause after the first failed attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause where each attempt puts load on another server, such as a DNS query: about one attempt a second.
+/// The usual longest pause: about one attempt a second.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
 
 /// Pauses that double up to a cap. Each takes a random part of its time, from half to all, so that pods do not retry at

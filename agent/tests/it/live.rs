@@ -260,7 +260,7 @@ impl Drop for Network {
 
 /// Sends any signal, by number, as `kill` does.
 pub fn send(pid: i32, signal: i32) {
-    // Uses the shell's builtin: the `kill` of procps takes `-1` for all processes.
+    // The shell's builtin takes a signal's number with `-n`.
     let words = [
         "-c",
         "kill -n \"$0\" \"$1\"",

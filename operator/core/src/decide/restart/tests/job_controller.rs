@@ -100,10 +100,10 @@ impl World {
     /// The first rule of `render::job`'s failure policy that matches. Without a match, the failure counts. Of a pod
     /// with `is_unseen`, the Job sees the code 255, which is retried.
     fn policy_action(pod: &Pod) -> PolicyAction {
-        let counts = |exit: &Exit| !pod.is_unseen && !is_retried(exit.code);
+        let fails_index = |exit: &Exit| !pod.is_unseen && !is_retried(exit.code);
         if pod.seen.is_disrupted() {
             PolicyAction::Ignored
-        } else if pod.seen.exit.as_deref().is_some_and(counts) {
+        } else if pod.seen.exit.as_deref().is_some_and(fails_index) {
             PolicyAction::FailsIndex
         } else if pod.seen.is_labelled {
             PolicyAction::FailsJob
