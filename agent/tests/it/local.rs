@@ -240,10 +240,14 @@ fn local_stop_ends_pods_in_order_and_shell_enters_before() {
 /// The kernel may give the pid of a pod that has ended to another process.
 #[test]
 fn local_shell_does_not_enter_a_pod_that_has_ended() {
-    // The follower ends by itself, while the lead's program runs.
-    let spec = "  size: 2\n  minSize: 1\n  tasks: 1\n  containers: [{image: app, command: \"sh -c 'echo up; sleep 3600'\", \
-                commands: {workerPre: \"exit 0\"}}]";
-    let laptop = Laptop::new("partly", spec);
+    // The follower ends by itself once the lead's program runs, which then takes five seconds to stop.
+    let command = r#"sh -c 'trap "sleep 5; exit 3" TERM; touch runs; echo up; while :; do sleep 0.1; done'"#;
+    let spec = format!(
+        "  size: 2\n  minSize: 1\n  tasks: 1\n  containers: [{{image: app, command: {}, \
+         commands: {{workerPre: \"while [ ! -e runs ]; do sleep 0.1; done; exit 0\"}}}}]",
+        serde_json::to_string(command).unwrap()
+    );
+    let laptop = Laptop::new("partly", &spec);
     let (mut child, printed) = laptop.until_up(&[]);
     let pid = laptop.ground("0").join("pods/1/pid");
     eventually("the follower has ended", || (!pid.exists()).then_some(()));
