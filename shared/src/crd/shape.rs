@@ -200,7 +200,10 @@ fn place_of(key: &str, shape: &Value, path: &str) -> Option<String> {
 fn whole(value: &Value) -> Option<i64> {
     // Floats beyond this do not have every integer.
     const MOST: f64 = (1_u64 << 53) as f64;
-    let number = value.as_f64().filter(|_| value.is_f64())?;
+    if !value.is_f64() {
+        return None;
+    }
+    let number = value.as_f64()?;
     (number.fract() == 0.0 && number.abs() <= MOST).then_some(number as i64)
 }
 

@@ -155,7 +155,7 @@ fn exports(source: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether the letter can be part of a variable's name in a shell.
-fn is_name_letter(letter: char) -> bool {
+pub(super) fn is_name_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_'
 }
 

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use super::assigned_variables::is_name_letter;
 use super::{Notice, Problem, ValidMiniCluster, VolumeSource};
 use crate::agent_spec::Program;
 use crate::choices::{Gang, ViewSource};
@@ -224,19 +225,21 @@ impl ValidMiniCluster {
                         && (container.secrets.contains_key(other)
                             || variables.iter().any(|variable| variable["name"] == other))
                 };
-                let field = || {
-                    if container.environment.contains_key(name) {
-                        format!("spec.containers[{container_name}].environment[{name}]")
-                    } else {
-                        "spec.podTemplate".to_owned()
-                    }
+                let Some(text) = unexpanded_path(name, value, is_known) else {
+                    continue;
                 };
-                hints.extend(unexpanded_path(name, value, is_known).map(|text| Problem::new(field(), text)));
+                let field = if container.environment.contains_key(name) {
+                    format!("spec.containers[{container_name}].environment[{name}]")
+                } else {
+                    "spec.podTemplate".to_owned()
+                };
+                hints.push(Problem::new(field, text));
             }
         }
         for (name, value) in &self.flux.environment {
-            let field = || format!("spec.flux.environment[{name}]");
-            hints.extend(unexpanded_path(name, value, |_| false).map(|text| Problem::new(field(), text)));
+            if let Some(text) = unexpanded_path(name, value, |_| false) {
+                hints.push(Problem::new(format!("spec.flux.environment[{name}]"), text));
+            }
         }
         hints
     }
@@ -292,8 +295,8 @@ fn unexpanded_path(name: &str, value: &str, is_known: impl Fn(&str) -> bool) -> 
             _ => (0, ""),
         };
         let letters = &after[start..];
-        let length = letters.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        let (variable, rest) = letters.split_at(length.unwrap_or(letters.len()));
+        let name_end = letters.find(|letter| !is_name_letter(letter));
+        let (variable, rest) = letters.split_at(name_end.unwrap_or(letters.len()));
         let is_reference = !variable.is_empty() && rest.starts_with(end);
         let is_expanded = OF_LOADER.contains(&variable) || (end == ")" && is_known(variable));
         let length = 1 + start + variable.len() + end.len();
