@@ -49,7 +49,7 @@ pub mod job_first;
 pub mod lookups;
 pub mod random;
 
-/// If carrying out the decision takes longer than this, the status reports that the API server does not answer.
+/// If carrying out the decision takes longer than this, the status reports that the API server is slow.
 const SLOW_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether the MiniCluster is new and has no Job yet, or its spec was edited: this reconcile probably creates or

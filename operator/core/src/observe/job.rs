@@ -107,16 +107,6 @@ impl TrueCondition {
     }
 }
 
-impl JobSpecPart {
-    pub fn of(job: &Job) -> JobSpecPart {
-        let part = job.spec.as_ref().map(|spec| JobSpecPart {
-            completions: spec.completions,
-            suspend: spec.suspend,
-        });
-        part.unwrap_or_default()
-    }
-}
-
 impl JobSeen {
     pub fn of(job: &JobObject) -> JobSeen {
         let Partial {
