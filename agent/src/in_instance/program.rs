@@ -208,7 +208,7 @@ mod tests {
             let job = |code: i32, age: f64| json!({ "state": 64, "t_submit": jobs::now() - age, "waitstatus": code << 8 });
             // Its end may never come, if the pod with its tasks is lost.
             let running = json!({ "state": 16, "t_submit": jobs::now() + 60.0 });
-            let (prints, hangs) = ("sleep 1; exit 3", "sleep 60");
+            let (prints, hangs) = ("sleep 1; touch \"$0\"; exit 3", "sleep 60");
             for (name, listed, then, within, expected) in [
                 ("printed", vec![job(3, -60.0)], prints, 60.0, 3),
                 ("not printed in time", vec![job(4, -60.0)], hangs, 0.2, 4),
@@ -230,10 +230,8 @@ mod tests {
                     143,
                 ),
             ] {
-                let (result, up) = (
-                    folder.join(format!("result of {name}")),
-                    folder.join(format!("up {name}")),
-                );
+                let [result, up, printed] =
+                    ["result", "up", "printed"].map(|what| folder.join(format!("{what} {name}")));
                 std::fs::write(&result, "").unwrap();
                 let script = format!("touch '{}'; {then}", up.display());
                 let args = ProgramArgs {
@@ -244,7 +242,9 @@ mod tests {
                     archived: false,
                     without: Vec::new(),
                     given_back: Vec::new(),
-                    command: ["sh", "-c", &script].map(OsString::from).into(),
+                    command: ["sh", "-c", &script, printed.to_str().unwrap()]
+                        .map(OsString::from)
+                        .into(),
                 };
                 let answer =
                     move |_: &str| Some(answer_of(&json!({ "jobs": listed, "count": 0 }).to_string()));
@@ -255,6 +255,7 @@ mod tests {
                     assert_eq!(program.join().unwrap().unwrap(), expected, "{name}");
                 };
                 questions_asked_by(work, answer);
+                assert_eq!(printed.exists(), name == "printed", "{name}");
                 let note = read_note(&result).unwrap();
                 assert_eq!((note.code, note.is_aborted), (Some(expected), true), "{name}");
             }
