@@ -304,6 +304,59 @@ def test_cancelled_run_deletes_no_kept_job_between_two_starts(
     assert ("mine is kept, and may still run" in caplog.text) is is_kept
 
 
+@pytest.mark.parametrize(("has_job", "is_queued"), [(True, False), (False, False), (True, True)])
+def test_kept_run_suspends_at_ctrl_c_what_has_not_started(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], has_job: bool, is_queued: bool
+) -> None:
+    """What never starts is what its user wants to look at. It must not start later, when nobody follows it."""
+
+    def live(cluster: Object) -> None:
+        if is_queued:
+            api.put("jobs", {"metadata": {"name": "mine", "labels": {QUEUE_LABEL: "default"}}})
+        if has_job:
+            api.set_status("mine", phase="Pending", reason="Unschedulable", message="why not", jobUid="job")
+        time.sleep(0.3)
+        press_ctrl_c()
+
+    def suspend(cluster: Object, change: Object) -> None:
+        if has_job and change["spec"].get("suspend"):
+            in_thread(lambda: api.set_status("mine", conditions={"Suspended": "True"}))
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    api.on_patch = suspend
+    with pytest.raises(Stopped, match="deleted" if is_queued else "suspended: .*`keep`"):
+        MiniCluster.run("app:1", ["x"], name="mine", keep=True)
+    assert names(api) == ([] if is_queued else ["mine"])
+    if not is_queued:
+        assert api.get("miniclusters", "mine")["spec"]["suspend"] is True  # type: ignore[index]
+        assert "mine is kept: `MiniCluster.attach('mine').delete()` deletes it" in capsys.readouterr().err
+
+
+def test_cancelled_kept_run_suspends_what_has_not_started(api: FakeApi) -> None:
+    async def cancel() -> None:
+        task = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine", keep=True))
+        await asyncio.to_thread(until, lambda: any("/pods?" in path and "watch" in path for _, path in api.requests))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert api.get("miniclusters", "mine")["spec"]["suspend"] is True  # type: ignore[index]
+
+
+def test_run_that_may_not_delete_ends_without_a_job(api: FakeApi) -> None:
+    """Without a Job, the operator reports no suspension."""
+    refuse(api, "DELETE", "miniclusters", 403, message="no")
+
+    def live() -> None:
+        time.sleep(0.3)
+        press_ctrl_c()
+
+    api.on_create = lambda cluster: in_thread(live)
+    with pytest.raises(Stopped, match=r"suspended: .*no permission to delete"):
+        MiniCluster.run("app:1", ["x"], timeout=10)
+
+
 @pytest.mark.parametrize("created", ["2025-12-31T00:00:00Z", "2026-01-02T00:00:00Z"])
 def test_stop_deletes_nothing_before_the_status_names_the_job(api: FakeApi, created: str) -> None:
     metadata = {"name": "mc", "uid": "u", "namespace": "team", "creationTimestamp": created}

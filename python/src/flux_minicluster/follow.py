@@ -104,6 +104,8 @@ class Follower:
     """Follow until the instance is up, and leave the log alone."""
     is_status_only: bool = False
     """Watch the MiniCluster alone, neither its pods nor its log. The result has no output."""
+    is_kept: bool = False
+    """Whether an interrupt before its job begins suspends it instead of deleting it."""
 
     def __post_init__(self) -> None:
         self._seen = Observed()
@@ -227,7 +229,7 @@ class Follower:
     async def _stop_in_order(self) -> None:
         self._is_stopping = True
         try:
-            way = await stop.in_order(self.target, self.name, self.uid)
+            way = await stop.in_order(self.target, self.name, self.uid, keep=self.is_kept)
         except MiniClusterError as error:
             # The job goes on, and is followed further.
             self._is_stopping = False
@@ -459,7 +461,9 @@ class Follower:
             if self._is_end_unseen:
                 message = "it is gone: how its job ended is unknown"
             raise Lost(message, name=self.name, remedy="")
-        if self._way is Way.SUSPENDED and self._seen.is_true("Suspended"):
+        # Without a Job, the condition never becomes true.
+        is_suspended = self._seen.is_true("Suspended") or not self._seen.status.get("jobUid")
+        if self._way in (Way.SUSPENDED, Way.KEPT) and is_suspended:
             return Ending(None, self._way, is_interrupted=True)
         if self._seen.is_invalid:
             raise Invalid(_problems(self._seen.message), name=self.name, message=self._seen.message)

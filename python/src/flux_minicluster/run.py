@@ -40,6 +40,7 @@ QUIET_SECONDS = 5.0
 NAME_LETTERS = 5
 # Letters of the mark that a run sets. Unlike generated names, marks are too long to collide.
 _MARK_LETTERS = 16
+_KEPT = "{name} is kept: `MiniCluster.attach({name!r}).delete()` deletes it"
 _REMEDY = "`kubectl logs` may still have it. `MiniCluster.attach({name!r}).delete()` deletes it."
 
 
@@ -199,7 +200,7 @@ class Run:
         name, uid = cluster["metadata"]["name"], cluster["metadata"]["uid"]
         size = cluster["spec"]["size"]
         screen.say(f"created MiniCluster {name} with {size} pod{'' if size == 1 else 's'}")
-        self._follower = Follower(target, name, uid, screen, self.limits)
+        self._follower = Follower(target, name, uid, screen, self.limits, is_kept=self.is_kept)
         for _ in range(self._interrupts):
             self._follower.interrupt()
         try:
@@ -214,6 +215,8 @@ class Run:
             await self._discard(target, name, uid, screen, error)
             raise
         if ending.result is None:
+            if ending.way is Way.KEPT:
+                screen.say(_KEPT.format(name=name))
             return ending
         should_keep = self.is_kept or ending.result.unread is not None
         if should_keep and self._follower.is_deleted:
@@ -256,7 +259,7 @@ class Run:
         If that fails, the remedy of `invalid` says so.
         """
         if self.is_kept:
-            screen.say(f"{name} is kept: `MiniCluster.attach({name!r}).delete()` deletes it")
+            screen.say(_KEPT.format(name=name))
             return
         try:
             way = await stop.at_once(target, name, uid)
@@ -274,7 +277,7 @@ class Run:
         name, uid = cluster["metadata"]["name"], cluster["metadata"]["uid"]
         if self.is_kept:
             try:
-                await stop.in_order(target, name, uid)
+                await stop.in_order(target, name, uid, keep=True)
             except MiniClusterError as error:
                 logging.getLogger(__package__).warning("%s is kept, and may still run: %s", name, error)
             return

@@ -19,6 +19,7 @@ from .observed import (
     is_over,
     is_running,
     latest_of,
+    name_of,
     own_pods,
     replaces,
     started,
@@ -45,16 +46,18 @@ class Way(Enum):
     SHUT_DOWN = "shutting it down: its programs get SIGTERM and the grace period"
     DELETED = "deleted"
     SUSPENDED = "suspended: it has no pods now (you have no permission to delete it)"
+    KEPT = "suspended: it has no pods now (no instance has run yet, and `keep` keeps it)"
     HAD_ENDED = "it has already ended"
     ENDING = "its job has already ended, and its last steps (`post`, the archive) are not cut short"
 
 
-async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
+async def in_order(target: Target, name: str, uid: str | None = None, *, keep: bool = False) -> Way:
     """Shuts the instance down, as `flux shutdown` does. If none has run yet, deletes the MiniCluster: nothing is lost.
 
-    Deletes nothing if the program may have run before, while the steps after a job run, or if it is unknown what runs.
+    With `keep`, suspends it instead, if that would stop it. Deletes nothing if the program may have run before, while
+    the steps after a job run, or if it is unknown what runs.
     """
-    attempt = _Attempt(target, name, uid)
+    attempt = _Attempt(target, name, uid, keep)
     refusals = Refusals()
     for number in range(ATTEMPTS):
         if number:
@@ -90,7 +93,7 @@ async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
 class _Attempt:
     """The attempts to end one MiniCluster."""
 
-    def __init__(self, target: Target, name: str, uid: str | None) -> None:
+    def __init__(self, target: Target, name: str, uid: str | None, keep: bool) -> None:
         self.obstacle = ""
         self.has_ended = False
         """The lead has ended, and the operator has not said so yet."""
@@ -100,6 +103,8 @@ class _Attempt:
         self._target = target
         self._name = name
         self._uid = uid
+        self._keep = keep
+        """As of `in_order`."""
         self._asked: Start | None = None
         """The start of the lead that was asked to shut down, perhaps without an answer."""
 
@@ -138,7 +143,7 @@ class _Attempt:
             if _has_unreported_lead(cluster, pods):
                 self.obstacle = "its lead runs, but the operator has not reported the Job yet"
                 return None
-            return await self._delete_unless_begun(cluster, lead)
+            return await self._end_unless_begun(cluster, lead)
         self.has_ended = not is_running(lead)
         if self.has_ended:
             return None
@@ -174,10 +179,13 @@ class _Attempt:
                 return None
         elif state not in _BEFORE_RUN:
             return None
-        return await self._delete_unless_begun(cluster, lead)
+        return await self._end_unless_begun(cluster, lead)
 
-    async def _delete_unless_begun(self, cluster: dict[str, Any], lead: dict[str, Any] | None) -> Way | None:
-        """Deletes the MiniCluster, unless its program may have run: its status and its logs would be lost."""
+    async def _end_unless_begun(self, cluster: dict[str, Any], lead: dict[str, Any] | None) -> Way | None:
+        """Deletes the MiniCluster, or suspends it if it is kept and can be suspended.
+
+        None if its program may have run: its status and its logs would be lost.
+        """
         if _may_have_run(cluster, lead):
             self.is_suspended = Observed(cluster).is_true("Suspended")
             self.obstacle = (
@@ -186,6 +194,10 @@ class _Attempt:
                 else "its program may have run before, and its instance is not up again yet"
             )
             return None
+        # A queue could start a kept MiniCluster later, when nobody follows it.
+        if self._keep and await _why_not_suspended(self._target, cluster) is None:
+            await _suspend(self._target, self._name, self._uid)
+            return Way.KEPT
         self.is_deleting = True
         return await at_once(self._target, self._name, self._uid)
 
@@ -239,20 +251,12 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
                 # The operator deletes it.
                 await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
                 return Way.DELETED
-            if _is_queued(cluster) or await target.is_job_queued(name):
-                # Only its queue can suspend it.
-                raise
-            if _was_resumed_by_others(cluster):
-                # The operator applies `spec.suspend` only when it changes.
-                message = f"{error.message} (`spec.suspend` is true already, although the Job runs)"
-                remedy = "Suspend the Job, or ask for the permission `delete`."
-                raise NotAllowed(message, name=name, status=403, remedy=remedy) from error
-            status = cluster.get("status") or {}
-            if status.get("jobUid") and status.get("reason") == "Invalid":
-                message = f"{error.message} (its Job follows `spec.suspend` only with a valid spec)"
+            why = await _why_not_suspended(target, cluster)
+            if why is not None:
+                message = f"{error.message} ({why})"
                 remedy = "Ask for the permission `delete`."
                 raise NotAllowed(message, name=name, status=403, remedy=remedy) from error
-        await target.patch(name, {"spec": {"suspend": True}}, "stop", uid=uid)
+        await _suspend(target, name, uid)
         return Way.SUSPENDED
     except NotFound:
         return Way.HAD_ENDED
@@ -263,6 +267,24 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
             raise
         # After a lost answer, the deletion was probably carried out.
         return Way.DELETED if may_pass(error) else Way.HAD_ENDED
+
+
+async def _suspend(target: Target, name: str, uid: str | None) -> None:
+    await target.patch(name, {"spec": {"suspend": True}}, "stop", uid=uid)
+
+
+async def _why_not_suspended(target: Target, cluster: dict[str, Any]) -> str | None:
+    """Why `spec.suspend` would not stop the MiniCluster. None: it would."""
+    if _is_queued(cluster) or await target.is_job_queued(name_of(cluster)):
+        return "only its queue can suspend it"
+    if _was_resumed_by_others(cluster):
+        # The operator applies `spec.suspend` only when it changes.
+        return "`spec.suspend` is true already, although the Job runs: suspend the Job"
+    status = cluster.get("status") or {}
+    # If there is no Job yet, none is created before somebody sets `suspend` back.
+    if status.get("jobUid") and status.get("reason") == "Invalid":
+        return "its Job follows `spec.suspend` only with a valid spec"
+    return None
 
 
 async def _is_replaced(target: Target, name: str, uid: str) -> bool:
