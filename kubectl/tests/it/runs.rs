@@ -6,9 +6,10 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use tokio::process::Child;
 
-use crate::user_account::{PluginOutput, UserAccount, read_until};
-use crate::user_of;
+use crate::user_account::{PluginOutput, RIGHTS, UserAccount, read_until};
+use crate::{user_of, user_with};
 use test_support::api_server::{Calls, Fixture, condition, test, until};
 
 /// Plays the operator: sets the status of `name` to that of a job that ended with `code`.
@@ -290,11 +291,11 @@ fn scale_changes_the_size() {
 }
 
 /// Sends SIGINT, as Ctrl-C does.
-pub fn interrupt(child: &tokio::process::Child) {
+pub fn interrupt(child: &Child) {
     send("-INT", child);
 }
 
-pub fn send(signal: &str, child: &tokio::process::Child) {
+pub fn send(signal: &str, child: &Child) {
     let pid = child.id().unwrap().to_string();
     assert!(
         std::process::Command::new("kill")
@@ -407,27 +408,34 @@ fn run_reports_that_no_operator_is_running() {
     });
 }
 
+/// A user who may also delete MiniClusters.
+fn deleter_of(fixture: &Fixture) -> UserAccount {
+    let rights = [RIGHTS, &[("miniclusters.flux-framework.org", "delete")]].concat();
+    user_with(fixture, "deleter", &rights)
+}
+
+/// Interrupts `run`, whose job has not started, and expects exit code 130.
+async fn interrupted(run: Child) -> PluginOutput {
+    // Gives `run` the time to begin its watch.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    interrupt(&run);
+    let output = PluginOutput::when_over(run).await;
+    assert_eq!(output.code, 130, "{output:?}");
+    output
+}
+
 /// `run` may see the deletion before the answer to its own deletion request.
 #[test]
 fn interrupted_run_exits_130_when_its_pods_have_not_started() {
     test("interrupted", async |fixture| {
         let operator = fixture.operator().await;
-        let rights = [
-            crate::user_account::RIGHTS,
-            &[("miniclusters.flux-framework.org", "delete")],
-        ]
-        .concat();
-        let person = crate::user_with(&fixture, "deleter", &rights);
+        let person = deleter_of(&fixture);
         // Several times, since the order of the two varies.
         for number in 0..6 {
             let name = format!("mc{number}");
             let run = person.start(&["run", "--name", &name, "app:1", "--", "true"]);
             fixture.pods(&name, 1).await;
-            // Gives `run` the time to begin its watch.
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            interrupt(&run);
-            let output = PluginOutput::when_over(run).await;
-            assert_eq!(output.code, 130, "{output:?}");
+            let output = interrupted(run).await;
             assert!(!output.err.contains("not by this command"), "{output:?}");
         }
         operator.stop().await;
@@ -439,12 +447,7 @@ fn interrupted_run_exits_130_when_its_pods_have_not_started() {
 fn run_with_keep_suspends_what_has_not_started() {
     test("keep", async |fixture| {
         let operator = fixture.operator().await;
-        let rights = [
-            crate::user_account::RIGHTS,
-            &[("miniclusters.flux-framework.org", "delete")],
-        ]
-        .concat();
-        let person = crate::user_with(&fixture, "deleter", &rights);
+        let person = deleter_of(&fixture);
         for (name, has_job) in [("mc", true), ("jobless", false)] {
             if !has_job {
                 fixture.refuse_jobs().await;
@@ -455,11 +458,7 @@ fn run_with_keep_suspends_what_has_not_started() {
             } else {
                 wait_until_created(&fixture, name).await;
             }
-            // Gives `run` the time to begin its watch.
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            interrupt(&run);
-            let output = PluginOutput::when_over(run).await;
-            assert_eq!(output.code, 130, "{output:?}");
+            let output = interrupted(run).await;
             let kept = format!("kept {name}: `kubectl minicluster why {name} -n ");
             assert!(
                 output
@@ -511,7 +510,7 @@ fn run_leaves_no_invalid_minicluster_unless_it_is_kept() {
         let operator = fixture
             .operator_of(Calls::default(), |settings| settings.options.services = false)
             .await;
-        let owner = crate::user_with(
+        let owner = user_with(
             &fixture,
             "owner",
             &[("miniclusters.flux-framework.org", "*"), ("pods", "*")],
