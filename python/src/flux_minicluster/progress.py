@@ -39,6 +39,11 @@ def stages(seen: Observed) -> list[Stage]:
     return [_pods(seen), _view(seen), _brokers(seen), _quorum(seen)]
 
 
+def _trouble(seen: Observed) -> str | None:
+    """The reason and the message of a problem. None: there is none."""
+    return None if seen.reason in _NO_TROUBLE else f"{seen.reason}: {seen.message or 'no details'}"
+
+
 def _started(seen: Observed) -> int:
     return sum(observed.started(pod) is not None for pod in seen.latest_pods)
 
@@ -53,8 +58,8 @@ def _pods(seen: Observed) -> Stage:
     if seen.is_true("Suspended"):
         text = "suspended: spec.suspend is true, or its Job was suspended"
         return Stage("pods", State.STUCK, (seen.reason == "Queued" and seen.message) or text)
-    if seen.reason not in _NO_TROUBLE:
-        return Stage("pods", State.STUCK, f"{count}; {seen.reason}: {seen.message or 'no details'}")
+    if trouble := _trouble(seen):
+        return Stage("pods", State.STUCK, f"{count}; {trouble}")
     if not seen.own_pods:
         return Stage("pods", State.NOW, f"0 of {seen.size}: the operator has not created any yet")
     return Stage("pods", State.NOW, f"{count}, {placed} scheduled")
@@ -88,8 +93,8 @@ def _brokers(seen: Observed) -> Stage:
     if seen.reason == "BrokersNotReady" and seen.message:
         return Stage("brokers", State.NOW, f"{count}; {seen.message}")
     # Until all have started, the stage of the pods shows it.
-    if seen.reason not in _NO_TROUBLE and _started(seen) >= seen.size:
-        return Stage("brokers", State.STUCK, f"{count}; {seen.reason}: {seen.message or 'no details'}")
+    if _started(seen) >= seen.size and (trouble := _trouble(seen)):
+        return Stage("brokers", State.STUCK, f"{count}; {trouble}")
     return Stage("brokers", State.NOW, count)
 
 
