@@ -106,6 +106,7 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>, keep: bool
         asked: None,
         has_ended: false,
         is_deleting: false,
+        is_suspending: false,
         obstacle: String::new(),
     };
     let mut is_silent = false;
@@ -162,6 +163,8 @@ struct Attempts<'a> {
     has_ended: bool,
     /// An attempt to delete the MiniCluster was made, perhaps without an answer.
     is_deleting: bool,
+    /// An attempt to suspend the MiniCluster was made, perhaps without an answer.
+    is_suspending: bool,
     /// Why the last attempt failed.
     obstacle: String,
 }
@@ -302,8 +305,9 @@ impl Attempts<'_> {
         // A queue could start a kept MiniCluster later, when nobody follows it.
         if self.keep
             && let Some(cluster) = &snapshot.cluster
-            && why_not_suspended(self.target, cluster).await?.is_none()
+            && (self.is_suspending || why_not_suspended(self.target, cluster).await?.is_none())
         {
+            self.is_suspending = true;
             let spec = json!({ "suspend": true });
             change(self.target, self.name, self.uid.as_deref(), spec, "stop").await?;
             return Ok(Some(Way::Kept));
@@ -1027,6 +1031,32 @@ mod tests {
             };
             assert_eq!((way, changes), expected, "{requests:?}");
         }
+    }
+
+    /// The answer to the first patch is lost, and the operator has read the spec before the Job is suspended.
+    #[tokio::test(start_paused = true)]
+    async fn kept_minicluster_is_not_deleted_when_an_answer_is_lost() {
+        let mut patches = 0;
+        let (target, requests) = answering(move |request| {
+            if request.contains("/jobs/mc") {
+                return failed(404);
+            }
+            if request.contains("/pods?") {
+                return Answer::Json(200, json!({ "metadata": {}, "items": [] }));
+            }
+            patches += u32::from(request.starts_with("PATCH"));
+            if request.starts_with("PATCH") && patches == 1 {
+                return failed(503);
+            }
+            let mut cluster = cluster("u");
+            cluster["metadata"]["generation"] = (1 + patches.min(1)).into();
+            cluster["status"]["observedGeneration"] = cluster["metadata"]["generation"].clone();
+            cluster["spec"]["suspend"] = (patches > 0).into();
+            Answer::Json(200, cluster)
+        });
+        let way = in_order(&target, "mc", Some("u"), true).await.unwrap();
+        let requests = requests.lock().unwrap();
+        assert_eq!((way, count(&requests, "DELETE")), (Way::Kept, 0), "{requests:?}");
     }
 
     #[tokio::test]

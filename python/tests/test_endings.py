@@ -479,6 +479,21 @@ def test_stop_whose_answers_are_lost_has_deleted(
     assert asyncio.run(end()) is Way.DELETED
 
 
+def test_kept_minicluster_is_not_deleted_when_answers_are_lost(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator has read the spec before the next look, and has not suspended the Job yet."""
+    monkeypatch.setattr(target, "TRIES", 2)
+    api.put("miniclusters", {"metadata": {"name": "mc", "uid": "u", "namespace": "team"}, "spec": {"size": 1}})
+    api.set_status("mc", jobUid="job")
+    api.lost_answers["PATCH"] = 2
+
+    async def end() -> Way:
+        async with Target.open(Access()) as opened:
+            return await stop.in_order(opened, "mc", "u", keep=True)
+
+    assert asyncio.run(end()) is Way.KEPT
+    assert names(api) == ["mc"]
+
+
 def test_stop_says_that_a_deletion_has_no_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "TRIES", 2)
     api.put("miniclusters", {"metadata": {"name": "mc", "uid": "u", "namespace": "team"}, "spec": {"size": 1}})

@@ -98,6 +98,8 @@ class _Attempt:
         self.has_ended = False
         """The lead has ended, and the operator has not said so yet."""
         self.is_deleting = False
+        self._is_suspending = False
+        """An attempt to suspend it was made, perhaps without an answer."""
         self.is_suspended = False
         """Nothing runs, and the program may have run before."""
         self._target = target
@@ -195,7 +197,8 @@ class _Attempt:
             )
             return None
         # A queue could start a kept MiniCluster later, when nobody follows it.
-        if self._keep and await _why_not_suspended(self._target, cluster) is None:
+        if self._keep and (self._is_suspending or await _why_not_suspended(self._target, cluster) is None):
+            self._is_suspending = True
             await _suspend(self._target, self._name, self._uid)
             return Way.KEPT
         self.is_deleting = True
