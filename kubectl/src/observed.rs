@@ -386,11 +386,20 @@ pub fn is_scheduled(pod: &Pod) -> bool {
 /// Name of the first init container that has not finished, and the reason if it waits.
 pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     let all = pod.status.as_ref()?.init_container_statuses.as_ref()?;
-    // A sidecar (an init container that keeps running) counts as finished once it has started.
+    // A sidecar (an init container that keeps running) counts as finished once it has started. Of the others, `started`
+    // only says that they run.
+    let is_sidecar = |name: &str| {
+        let mut specified = pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.init_containers.iter().flatten());
+        specified
+            .any(|container| container.name == name && container.restart_policy.as_deref() == Some("Always"))
+    };
     let is_over = |container: &ContainerStatus| {
         let state = container.state.as_ref();
         state.is_some_and(|state| state.terminated.as_ref().is_some_and(|end| end.exit_code == 0))
-            || container.started == Some(true)
+            || (container.started == Some(true) && is_sidecar(&container.name))
     };
     let current = all.iter().find(|container| !is_over(container))?;
     let waits = current.state.as_ref().and_then(|state| state.waiting.as_ref());

@@ -264,6 +264,26 @@ mod tests {
             )
         );
 
+        // The kubelet sets `started` for each init container that runs.
+        let preparing = |policy: Value| {
+            let mut lead = pod(
+                0,
+                true,
+                json!({ "initContainerStatuses": [{ "name": "flux-view", "image": "", "imageID": "", "ready": false,
+                    "restartCount": 0, "started": true, "state": { "running": {} } }] }),
+            );
+            lead["spec"]["initContainers"] = json!([{ "name": "flux-view", "restartPolicy": policy }]);
+            states(&snapshot(json!({}), &[lead])).swap_remove(1).1
+        };
+        assert_eq!(
+            preparing(Value::Null),
+            "init container flux-view prepares the lead's pod"
+        );
+        assert_eq!(
+            preparing("Always".into()),
+            "the lead's image is pulled and started"
+        );
+
         let run = json!({ "containerStatuses": [{ "name": "main", "image": "", "imageID": "", "ready": false,
             "restartCount": 0, "state": { "running": {} } }] });
         let waits = json!({ "reason": "BrokersNotReady", "message": "rank 1 is missing", "readySize": 1 });

@@ -216,6 +216,16 @@ def test_each_step_of_a_start_has_its_line() -> None:
     assert placed[0].text == "0 of 2 running, 1 scheduled"
     assert placed[1].text == "the agent is being installed in the lead's pod"
 
+    # The kubelet sets `started` for each init container that runs.
+    statuses = {"initContainerStatuses": [{"name": "flux-view", "started": True, "state": {"running": {}}}]}
+    for policy, text in [
+        (None, "init container flux-view prepares the lead's pod"),
+        ("Always", "the lead's image is pulled and started"),
+    ]:
+        lead = pod(0, True, statuses)
+        lead["spec"]["initContainers"] = [{"name": "flux-view", "restartPolicy": policy}]
+        assert stages(seen({}, lead))[1].text == text
+
     waits = {"reason": "BrokersNotReady", "message": "rank 1 is missing", "readySize": 1}
     running = stages(seen(waits, pod(0, True, RUNNING), pod(1, True, {})))
     assert running[2].text == "1 of 2 ready; rank 1 is missing"

@@ -93,7 +93,7 @@ def keep(document: dict[str, Any]) -> None:
 def from_spec(spec: Spec) -> dict[str, Any]:
     """A document with this spec. Default: `size` 1, `tasks` 0 (one per pod). A whole MiniCluster stays as it is."""
     plain = spec.model_dump(by_alias=True, exclude_unset=True) if isinstance(spec, MiniClusterSpec) else dict(spec)
-    if "spec" in plain:
+    if plain.keys() & {"apiVersion", "kind", "spec"}:
         return plain
     return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MiniCluster", "spec": {"size": 1, "tasks": 0, **plain}}
 

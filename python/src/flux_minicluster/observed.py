@@ -262,10 +262,13 @@ def is_scheduled(pod: Object) -> bool:
 
 def initializing(pod: Object) -> tuple[str, str] | None:
     """The first init container that is not done, and why it waits."""
+    # A sidecar (an init container that keeps running) is done once it has started. Of the others, `started` only says
+    # that they run.
+    sidecars = {it["name"] for it in pod["spec"].get("initContainers") or [] if it.get("restartPolicy") == "Always"}
     for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
         state = container.get("state") or {}
         has_succeeded = "terminated" in state and state["terminated"].get("exitCode") == 0
-        if not has_succeeded and not container.get("started"):
+        if not (has_succeeded or (container["name"] in sidecars and container.get("started"))):
             return container["name"], (state.get("waiting") or {}).get("reason", "")
     return None
 
