@@ -105,7 +105,17 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     {
         return Some(format!("{path}.metadata.{below}"));
     }
-    for step in below.split('.').filter(|step| !step.is_empty()) {
+    // A key in brackets may contain dots, as in `limits[nvidia.com/gpu]`.
+    let mut is_in_brackets = false;
+    let is_between_steps = |c: char| {
+        match c {
+            '[' => is_in_brackets = true,
+            ']' => is_in_brackets = false,
+            _ => {}
+        }
+        c == '.' && !is_in_brackets
+    };
+    for step in below.split(is_between_steps).filter(|step| !step.is_empty()) {
         let name = step.split('[').next().unwrap_or(step);
         path.push_str(&format!(".{name}"));
         (sent, overlay) = (
@@ -274,6 +284,11 @@ mod tests {
         let mut with_ours = applied();
         with_ours.sent["spec"]["template"]["spec"]["runtimeClassName"] = "x".into();
         assert_eq!(with_overlay_paths(runtime_class, &with_ours), runtime_class);
+        // The API server writes no dot before the key of a map.
+        assert_eq!(
+            translated("spec.template.spec.overhead[nvidia.com/gpu]: Invalid value: 2"),
+            "spec.podTemplate.spec.overhead[nvidia.com/gpu]: Invalid value: 2"
+        );
         // A field that is missing in both may be one that the overlay needs.
         assert_eq!(
             translated("a: spec.template.spec.nodeName: no. b"),
