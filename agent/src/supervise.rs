@@ -187,6 +187,11 @@ impl Supervisor {
         self.stop
     }
 
+    /// The stop of an [`Event::Stop`]. Unlike `received_stop`, reads (and drops) no signal.
+    pub fn noted_stop(&self) -> Option<Stop> {
+        self.stop
+    }
+
     /// When what still runs is killed; none: there was no stop, or there is no time limit.
     pub fn kill_deadline(&self) -> Option<Instant> {
         Some(self.stop?.at + self.kill_after?)
@@ -247,8 +252,8 @@ impl Supervisor {
         }
     }
 
-    /// Reads the signals that have come, without waiting. Signals that would only be forwarded are dropped: there is
-    /// nothing to forward them to.
+    /// Reads the signals that have come, without waiting. Signals that would only be forwarded are dropped: callers ask
+    /// while no child runs that should get them.
     fn read_signals(&mut self) {
         while let Some(received) = self.signals.try_next() {
             self.classify(received);

@@ -65,7 +65,7 @@ esac
 ///   that the shell could not run it.
 /// - If `read` finds no byte (status 1), the shell kills itself: the agent has dropped this shell, or has ended.
 /// - Its conditions are keywords only: `! case x in x) ;; esac` always fails, but the user may have redefined
-///   `false`.
+///   `false`. The body of its loop is an assignment, which nobody can redefine; it has no other purpose.
 /// - If the user has replaced or disabled even `command` or `.`, the shell does not wait for the next step, and mostly
 ///   gets no further word. Then the driver reports `unheard`, runs nothing more, and ends.
 const STEP: &str = r#"
@@ -267,10 +267,7 @@ impl Shell {
     async fn until_ready(&mut self, supervisor: &mut Supervisor) -> Result<Option<ChildEnd>, Failure> {
         let is_ready = |bytes: &[u8]| bytes.starts_with(READY).then_some(());
         match self.await_reply(supervisor, is_ready).await.map_err(failed)? {
-            ReplyOrEnd::Reply(()) => {
-                self.received.drain(..READY.len());
-                Ok(None)
-            }
+            ReplyOrEnd::Reply(()) => Ok(None),
             ReplyOrEnd::ShellEnded(end) => Ok(Some(end)),
         }
     }
@@ -384,6 +381,7 @@ impl Shell {
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
+        // Nothing follows the program: its last status is the container's exit code.
         let source = if snippet.phase == SnippetPhase::Program {
             &snippet.source
         } else {
@@ -528,13 +526,11 @@ impl Shell {
     }
 
     /// Forwards a signal to the shell and its programs. A second stop kills them.
-    fn handle_event(&self, event: Event, supervisor: &mut Supervisor) {
+    fn handle_event(&self, event: Event, supervisor: &Supervisor) {
         let signal = match event {
             Event::Child => return,
             Event::Stop if self.leaves_first_stop => return,
-            Event::Stop => supervisor
-                .received_stop()
-                .map_or(libc::SIGTERM, |stop| stop.signal),
+            Event::Stop => supervisor.noted_stop().map_or(libc::SIGTERM, |stop| stop.signal),
             Event::Signal(received) if !is_stop(received.number) => received.number,
             Event::Signal(_) if supervisor.is_duplicate_stop() => return,
             Event::Signal(_) => libc::SIGKILL,
