@@ -127,10 +127,12 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
         }
         if word.starts_with('-') {
             let is_attached = word.contains('=') || (!word.starts_with("--") && word.len() > 2);
-            let needs_next_word = !is_attached && option(command, word).is_some_and(takes_value);
-            // No word follows in `before`: `current` is the value of this option.
-            if needs_next_word && words.next().is_none() {
-                return option(command, word).map_or(Choice::Files, values);
+            let needs_next_word = |option: &&Arg| !is_attached && takes_value(option);
+            if let Some(option) = option(command, word).filter(needs_next_word)
+                && words.next().is_none()
+            {
+                // No word follows in `before`: `current` is the value of this option.
+                return values(option);
             }
             continue;
         }

@@ -151,10 +151,10 @@ fn items(mut document: Value) -> Vec<Value> {
         .get("kind")
         .and_then(Value::as_str)
         .is_some_and(|kind| kind.ends_with("List"));
-    match document.get_mut("items").map(Value::take) {
-        Some(Value::Array(items)) if is_list => items,
-        _ => vec![document],
+    if is_list && let Some(Value::Array(items)) = document.get_mut("items") {
+        return std::mem::take(items);
     }
+    vec![document]
 }
 
 /// Notices about keys of mappings in `text` that silently lose their value. Problems may exist because of that.
@@ -382,7 +382,8 @@ fn texts(map: &Value) -> BTreeMap<String, String> {
 /// field, or about something missing.
 fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
     let is_about = |misfit: &Problem| misfit.is_within(&problem.field) || problem.is_within(&misfit.field);
-    // The messages about something missing have one of these words.
+    // The messages about something missing have one of these words. (So have some about a value: these problems are shown once
+    // the misfits are mended.)
     let misses = ["needs", "is needed", "at least", "exactly one"]
         .iter()
         .any(|word| problem.message.contains(word));

@@ -67,7 +67,8 @@ fn scale(suffix: &str) -> Option<f64> {
     Some(base.powi(power))
 }
 
-/// Whether the suffix is a decimal exponent of one or two digits, such as `e3` or `E-2`.
+/// Whether the suffix is a decimal exponent, such as `e3` or `E-2`. (Kubernetes also reads more than two digits, which no
+/// quantity needs.)
 fn is_exponent(suffix: &str) -> bool {
     suffix.strip_prefix(['e', 'E']).is_some_and(|rest| {
         let digits = rest.strip_prefix(['+', '-']).unwrap_or(rest);

@@ -205,6 +205,7 @@ mod tests {
     fn stop_after_the_jobs_end_leaves_its_exit_code() {
         let test = "in_instance::program::tests::stop_after_the_jobs_end_leaves_its_exit_code";
         alone(test, |folder| {
+            // A negative age: submitted after the program's start, which is still to come.
             let job = |code: i32, age: f64| json!({ "state": 64, "t_submit": jobs::now() - age, "waitstatus": code << 8 });
             // Its end may never come, if the pod with its tasks is lost.
             let running = json!({ "state": 16, "t_submit": jobs::now() + 60.0 });

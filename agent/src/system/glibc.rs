@@ -63,7 +63,8 @@ impl Libc {
         })
     }
 
-    /// Why the program cannot run, and what to do. None: it can run, as far as is known.
+    /// Why the program cannot run, and what to do. None: it can run, as far as is known. Callers ask mostly about Flux, but
+    /// also about a program of the user that did not start: then it is the loader that is missing.
     pub fn trouble(&self) -> Option<String> {
         self.other_machine().or_else(|| self.unfit_library())
     }
@@ -81,7 +82,7 @@ impl Libc {
                 "the image has no {loader}, which the program is linked with: use an image with musl"
             )),
             (false, _) => Some(format!(
-                "the image has no {loader}: use an image with glibc (not Alpine), or one that brings Flux itself"
+                "the image has no {loader}: use an image with glibc (not Alpine), or, for Flux, one that brings Flux itself"
             )),
             (_, true) => Some(format!(
                 "Flux needs glibc {}, the image has {}: use a newer image, or a view for an older system",

@@ -99,7 +99,7 @@ fn exit_ends_the_entrypoint_strict_or_not() {
         assert_eq!((code, stdout.as_str()), (9, ""));
         let (code, stdout, ..) = run_in("sh", &top, "pre = 'exit 0'", "echo job");
         assert_eq!((code, stdout.as_str()), (0, ""));
-        // A failed `post` does not hide the job's failure. It is reported if the job succeeded.
+        // A failed `post` does not hide the job's failure: it is reported beside it.
         assert_eq!(run_in("sh", &top, "post = 'exit 3'", "exit 7").0, 7);
         assert_eq!(run_in("sh", &top, "post = 'exit 0'", "exit 7").0, 7);
         let (code, _, _, termination) = run_in("sh", &top, "post = 'exit 3'", "exit 0");

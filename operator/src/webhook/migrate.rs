@@ -10,7 +10,6 @@ use flux_operator_core::labels;
 use flux_shared::crd::v1alpha2::{MiniCluster, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
-use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
@@ -132,7 +131,7 @@ async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
             metadata.namespace.unwrap_or_default(),
             metadata.name.unwrap_or_default(),
         );
-        let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
+        let api: Api<MiniCluster> = Api::namespaced(client.clone(), &namespace);
         // A patch that changes nothing: the API server writes the object if its stored form differs.
         let (nothing, parameters) = (Patch::Merge(json!({})), PatchParams::apply(labels::MANAGER));
         match with_retries(|| api.patch_metadata(&name, &parameters, &nothing)).await {

@@ -1292,7 +1292,7 @@ fn volume_above_the_operators_mounts_gets_a_notice() {
     for (source, folders) in [
         ("path: /opt, claimName: c", "/opt/software within /opt:"),
         ("path: /opt, hostPath: /opt", "/opt/software within /opt:"),
-        // Not here if the image has Flux itself, which is not known yet.
+        // A notice only: if the image is the view itself, which is not known here, nothing is mounted at /opt/software.
         ("path: /opt, configMapName: c", "/opt/software within /opt:"),
         ("path: /etc, claimName: c", "/etc/flux-agent within /etc:"),
         (

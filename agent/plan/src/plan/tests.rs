@@ -686,7 +686,7 @@ fn missing_flux_and_missing_fluxion_are_errors() {
 }
 
 #[test]
-fn install_root_precedes_path_when_view_is_disabled() {
+fn flux_of_install_root_precedes_the_one_on_path() {
     let spec = spec("view = {enabled = false, install_root = '/opt/flux/'}");
     let mut facts = facts(0);
     let appended = |plan: &Plan| {

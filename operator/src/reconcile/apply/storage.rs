@@ -15,7 +15,6 @@ use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
-use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -342,8 +341,7 @@ impl Writer {
 
     /// Deletes a volume whose MiniCluster no longer exists. Asks the API server for the MiniCluster first.
     pub async fn sweep(&self, volume: &OwnedVolume) -> Result<(), ApplyError> {
-        let api: Api<PartialObjectMeta<MiniCluster>> =
-            Api::namespaced(self.client.clone(), &volume.cluster.namespace);
+        let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &volume.cluster.namespace);
         let found = none_if_not_found(api.get_metadata(&volume.cluster.name).await);
         let found = found.map_err(|error| api_error::<MiniCluster>("get", &volume.cluster.name, error))?;
         if found.is_some_and(|found| found.metadata.uid.as_deref() == Some(&volume.owner)) {

@@ -132,6 +132,8 @@ impl World {
         }
         self.note_suspension();
         if seen.is_suspended {
+            // The Job controller removes the finalizers of pods that it deletes for a suspension: they are not counted, and
+            // the lead of the resumed Job is no replacement.
             for name in &self.all_active() {
                 if let Some(pod) = self.pods.get_mut(name) {
                     pod.has_finalizer = false;
