@@ -69,8 +69,7 @@ fn batch_of(more: &str, lines: &[&str]) -> (i32, String) {
     (ended.code, format!("{}{}", ended.stdout, ended.stderr))
 }
 
-/// Without a submission there is no job whose failure Flux could report. The exit code of other commands in the line,
-/// such as the end of a pipe, does not count.
+/// Without a submission there is no job whose failure Flux could report.
 #[test]
 fn batch_fails_if_a_line_cannot_be_submitted() {
     let report = "lines that were not submitted (1): 3\n";
@@ -79,13 +78,30 @@ fn batch_fails_if_a_line_cannot_be_submitted() {
         let (code, text) = batch(&["true", last]);
         assert_eq!((code, text.contains(report)), (1, true), "{last}: {text}");
     }
-    for last in ["true | { read -r id; exit 3; }", "true &"] {
+    for last in ["true | { read -r id; }", "true || false", "true &", "true; false &"] {
         let (code, text) = batch(&["true", last]);
         assert_eq!(
             (code, text.contains("not submitted")),
             (0, false),
             "{last}: {text}"
         );
+    }
+}
+
+/// Only the first command of a line is a job. The others run in the batch's script, where Flux does not see them fail.
+#[test]
+fn batch_fails_if_the_rest_of_a_line_fails() {
+    for last in [
+        "true && sh -c \"exit 3\"",
+        "true; false",
+        "true | { read -r id; exit 3; }",
+    ] {
+        let (code, text) = batch(&["true", last]);
+        let reported = (
+            text.contains("failed lines (1): 3\n"),
+            text.contains("not submitted"),
+        );
+        assert_eq!((code, reported), (1, (true, false)), "{last}: {text}");
     }
 }
 

@@ -60,9 +60,14 @@ done
 flux_agent_missing=
 for flux_agent_line in $flux_agent_lines; do
 	flux_agent_file=$flux_agent_codes$flux_agent_line
-	[ ! -e "$flux_agent_file.failed" ] || flux_agent_failed="$flux_agent_failed $flux_agent_line"
 	read -r flux_agent_code 2>/dev/null <"$flux_agent_file" || flux_agent_code=1
 	[ $flux_agent_code = 0 ] || flux_agent_missing="$flux_agent_missing $flux_agent_line"
+	# What follows `&&` or a `|` in a line runs here, and may fail although the line was submitted.
+	if [ $flux_agent_code = 0 ] && [ -e "$flux_agent_file.ended" ]; then
+		flux_agent_result=1
+		echo >"$flux_agent_file.failed"
+	fi
+	[ ! -e "$flux_agent_file.failed" ] || flux_agent_failed="$flux_agent_failed $flux_agent_line"
 done
 flux_agent_report() {
 	flux_agent_text="$1 ($(($# - 1))):"
@@ -153,8 +158,8 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
     let mut script = resolved.shebang("the batch script")?;
     // A function, and not a check of `$?` after each line: the rest of a line, such as a pipe, is the user's own. In a
     // pipe or with `&`, the function runs in a subshell. So it leaves the exit code in a file, not in a variable. The
-    // file is in the folder of the batch's broker, which removes the folder. A second function notes the last process
-    // that a line has started in the background.
+    // file is in the folder of the batch's broker, which removes the folder. A second function notes a line that ended with
+    // another status than 0, and the last process that a line has started in the background.
     script += &format!(
         "flux_agent_lines='{numbers}'\n\
          flux_agent_codes=${{FLUX_URI#local://}}.line-\n\
@@ -169,8 +174,9 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
          }}\n\
          flux_agent_background= flux_agent_process=\n\
          flux_agent_after() {{\n\
-         \t[ \"$2\" = \"$flux_agent_process\" ] || flux_agent_background=\"$flux_agent_background $1:$2\"\n\
-         \tflux_agent_process=$2\n\
+         \t[ \"$2\" = 0 ] || echo >\"$flux_agent_codes$1.ended\"\n\
+         \t[ \"$3\" = \"$flux_agent_process\" ] || flux_agent_background=\"$flux_agent_background $1:$3\"\n\
+         \tflux_agent_process=$3\n\
          }}\n"
     );
     for BatchLine { number, text } in lines {
@@ -179,7 +185,7 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
         let output = |suffix: &str| quote(&format!("{logs}/job-{number}{copy}.{suffix}"));
         let (err, out) = (output("err"), output("out"));
         script += &format!("flux_agent_submit {number} --error={err} --output={out} {text}\n");
-        script += &format!("flux_agent_after {number} \"${{!-}}\"\n");
+        script += &format!("flux_agent_after {number} \"$?\" \"${{!-}}\"\n");
     }
     script += END;
     Ok(script)
