@@ -330,8 +330,7 @@ fn problems_outside_spec(document: &Value, version: Version) -> Vec<Problem> {
         problems.extend(label_problems("metadata.labels", &key, &value));
     }
     for key in texts(&metadata["annotations"]).into_keys() {
-        // The API server ignores the case of these keys.
-        if !names::is_label_key(&key.to_ascii_lowercase()) {
+        if !names::is_annotation_key(&key) {
             problems.push(Problem::new(
                 format!("metadata.annotations[{key}]"),
                 "is not an annotation's key",

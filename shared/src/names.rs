@@ -132,6 +132,11 @@ pub fn is_label_key(text: &str) -> bool {
     !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns_subdomain)
 }
 
+/// Whether `text` can be an annotation's key: as for labels, but the API server ignores the case.
+pub fn is_annotation_key(text: &str) -> bool {
+    is_label_key(&text.to_ascii_lowercase())
+}
+
 /// Length limit of a MiniCluster's name: the names of its hosts, `<name>-0` to `<name>-<hosts - 1>`, and of its
 /// services pod must be DNS labels.
 pub fn cluster_name_max(hosts: u32) -> usize {
@@ -211,6 +216,12 @@ pub fn is_user_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn annotation_keys_may_have_capital_letters_in_the_prefix() {
+        assert!(is_annotation_key("Example.com/x") && !is_annotation_key("my key"));
+        assert!(!is_label_key("Example.com/x"));
+    }
 
     #[test]
     fn labels_follow_rfc_1123() {

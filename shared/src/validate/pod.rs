@@ -37,7 +37,11 @@ pub(super) fn check(mut pod: Pod, cluster: &str, report: &mut Report) -> Pod {
         }
     }
     labels("spec.pod.nodeSelector", &pod.node_selector, report);
-    for key in pod.annotations.keys().filter(|key| !names::is_label_key(key)) {
+    for key in pod
+        .annotations
+        .keys()
+        .filter(|key| !names::is_annotation_key(key))
+    {
         report.problem(
             format!("spec.pod.annotations[{key}]"),
             "is not an annotation's key",
@@ -116,11 +120,22 @@ fn tolerations(tolerations: &[Toleration], report: &mut Report) {
             report,
         );
         let exists = toleration.operator.as_deref() == Some("Exists");
-        if toleration.key.is_none() && !exists {
-            report.problem(
+        match &toleration.key {
+            None if !exists => report.problem(
                 format!("{field}.key"),
                 "is needed, or operator: Exists for every taint",
-            );
+            ),
+            Some(key) if !names::is_label_key(key) => {
+                report.problem(format!("{field}.key"), "is not a taint's key")
+            }
+            _ => {}
+        }
+        if toleration
+            .value
+            .as_ref()
+            .is_some_and(|value| !names::is_label_value(value))
+        {
+            report.problem(format!("{field}.value"), "is not a taint's value");
         }
         if exists && toleration.value.is_some() {
             report.problem(format!("{field}.value"), "must be left out with operator: Exists");

@@ -112,7 +112,7 @@ fn capacity(volume: &MadeVolume) -> Result<(), String> {
 }
 
 fn annotations(field: &str, annotations: &BTreeMap<String, String>, report: &mut Report) {
-    for key in annotations.keys().filter(|key| !names::is_label_key(key)) {
+    for key in annotations.keys().filter(|key| !names::is_annotation_key(key)) {
         report.problem(format!("{field}[{key}]"), "is not an annotation's key");
     }
 }
