@@ -215,7 +215,8 @@ impl Attempts<'_> {
             return Ok(Some(Way::ShutDown));
         }
         if lead.is_some_and(observed::was_shut_down) {
-            return Ok(Some(Way::Ending));
+            let was_asked = self.asked.is_some();
+            return Ok(Some(if was_asked { Way::ShutDown } else { Way::Ending }));
         }
         // The lead has not started, or its container waits to be started again: there is no broker to shut down.
         let Some((lead, start)) = lead.and_then(|lead| Some((lead, observed::started(lead)?))) else {

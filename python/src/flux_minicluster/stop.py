@@ -139,7 +139,7 @@ class _Attempt:
         if self._asked is not None and (lead is None or is_over(lead, self._asked)):
             return Way.SHUT_DOWN
         if lead is not None and was_shut_down(lead):
-            return Way.ENDING
+            return Way.ENDING if self._asked is None else Way.SHUT_DOWN
         start = started(lead) if lead is not None else None
         if lead is None or start is None:
             if _has_unreported_lead(cluster, pods):
