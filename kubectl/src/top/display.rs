@@ -45,6 +45,8 @@ impl Display {
         let mut write = || {
             queue!(output, MoveTo(0, 0))?;
             for (number, line) in lines.iter().enumerate() {
+                // Before the line: after one that fills the width, some terminals would clear its last character.
+                queue!(output, Clear(ClearType::CurrentLine))?;
                 let line = screen::cropped(line, width.into());
                 if number == 0 && screen::shows_colours() {
                     queue!(
@@ -56,7 +58,7 @@ impl Display {
                 } else {
                     queue!(output, Print(line))?
                 }
-                queue!(output, Clear(ClearType::UntilNewLine), Print("\r\n"))?;
+                queue!(output, Print("\r\n"))?;
             }
             let last_line = screen::cropped(&printable(&last_line).replace('\n', " "), width.into());
             queue!(
