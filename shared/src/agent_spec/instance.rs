@@ -223,7 +223,7 @@ pub struct LogSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
     /// Log wall times: FLUXTIME lines and, at the end, the stages with their times as a table and as one line
-    /// of JSON.
+    /// of JSON. No effect with quiet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub timed: bool,
     /// Log more: -vvv for submit, the events of a batch. No effect with quiet.

@@ -111,8 +111,10 @@ impl Page {
                         .is_some_and(|all| all.contains(&name.as_str().into()));
                     let default = match kind.as_str() {
                         _ if needed => "needed".into(),
-                        // schemars leaves out a default that serde skips (`is_false`).
-                        "boolean" if field["default"].is_null() => "`false`".into(),
+                        // schemars leaves out a default that serde skips (`is_false`). An Option may also be null.
+                        "boolean" if field["default"].is_null() && field["type"] == "boolean" => {
+                            "`false`".into()
+                        }
                         _ => default(&field["default"]),
                     };
                     self.text += &format!("| `{name}` | {kind} | {default} | {} |\n", meaning(field, &below));

@@ -17,6 +17,8 @@
 //! | `fluxUser: {disable: true}` | none |
 //! | no `fluxRestful`, nothing else to run | `fluxRestful: {branch: main}` |
 //! | `fluxRestful: {disable: true}`, nothing else to run | none |
+//! | `flux` without `container` and `installRoot` | `flux.installRoot: /usr` |
+//! | `flux.installRoot: /usr` beside a `container` | none |
 //! | `cleanup` (of pods; missing: true) | `cleanupPods` (missing: false) |
 //! | `cleanupMiniCluster` | `cleanup` (of the MiniCluster) |
 //! | `status.jobid: ""` | none |

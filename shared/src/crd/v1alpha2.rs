@@ -274,7 +274,7 @@ block! {
         /// the result. Default: true, unless the installation sets another (`snippets.strict`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub strict: Option<bool>,
-        /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME).
+        /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME). No effect with quiet.
         #[serde(default, skip_serializing_if = "is_false")]
         pub timed: bool,
         /// Log more about the submission of the job (-vvv), or the events of a batch. No effect with quiet.
