@@ -78,7 +78,12 @@ fn batch_fails_if_a_line_cannot_be_submitted() {
         let (code, text) = batch(&["true", last]);
         assert_eq!((code, text.contains(report)), (1, true), "{last}: {text}");
     }
-    for last in ["true | { read -r id; }", "true || false", "true &", "true; false &"] {
+    for last in [
+        "true | { read -r id; }",
+        "true || false",
+        "true &",
+        "true; false &",
+    ] {
         let (code, text) = batch(&["true", last]);
         assert_eq!(
             (code, text.contains("not submitted")),
