@@ -44,8 +44,7 @@ pub struct Args {
     /// Assume this number of GPUs
     #[arg(long, value_name = "N")]
     pub gpus: Option<u32>,
-    /// Assume that the containers run as this user and the group of the same id, with no entry in /etc/passwd unless it
-    /// is 0
+    /// Assume that the containers run as this user and the group of the same id, with no new entry in /etc/passwd
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
     /// Assume a view without Fluxion
@@ -64,7 +63,7 @@ pub struct Args {
 }
 
 /// Reads a file as text.
-type Read<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
+pub(super) type Read<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
 
 fn text_of(path: &Path, read: &Read) -> Result<String, DryRunError> {
     read(path).map_err(|source| DryRunError::Read {
@@ -97,17 +96,17 @@ pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<St
     }
 }
 
-struct Input {
+pub(super) struct Input {
     source: Source,
     /// The assumed facts of the container that runs Flux.
-    facts: Facts,
+    pub(super) facts: Facts,
     /// Those of the sidecars, by their names. Empty: they have the same facts.
     sidecar_facts: BTreeMap<String, Facts>,
 }
 
 /// Reads the MiniCluster or AgentSpec, and the assumed facts: those of `--facts`. Without this option, they are the
 /// defaults, changed as the MiniCluster specifies. Options such as `--cpus` override both.
-fn input(args: &Args, read: &Read) -> Result<Input, DryRunError> {
+pub(super) fn input(args: &Args, read: &Read) -> Result<Input, DryRunError> {
     let facts_from_file = read_facts(args, read)?;
     let mut environment = facts_from_file
         .as_ref()
@@ -129,9 +128,13 @@ fn input(args: &Args, read: &Read) -> Result<Input, DryRunError> {
         .from_environment
         .key(&environment)
         .map_err(|source| DryRunError::Plan { index: None, source })?;
-    let (mut facts, mut sidecar_facts) = match facts_from_file {
-        Some(facts) => (facts, BTreeMap::new()),
-        None => (source.assumed_facts(), source.assumed_facts_of_sidecars()),
+    let (mut facts, mut sidecar_facts) = match (facts_from_file, args.uid) {
+        (Some(mut facts), Some(uid)) => {
+            assume_user(&mut facts, uid, uid);
+            (facts, BTreeMap::new())
+        }
+        (Some(facts), None) => (facts, BTreeMap::new()),
+        (None, uid) => (source.assumed_facts(uid), source.assumed_facts_of_sidecars(uid)),
     };
     for facts in [&mut facts].into_iter().chain(sidecar_facts.values_mut()) {
         apply_options(args, facts);
@@ -144,7 +147,8 @@ fn input(args: &Args, read: &Read) -> Result<Input, DryRunError> {
     })
 }
 
-/// Changes the facts as options such as `--cpus` say.
+/// Changes the facts as options such as `--cpus` say. `--uid` is already applied: it changes HOME, but a HOME of the
+/// MiniCluster or of `--env` precedes.
 fn apply_options(args: &Args, facts: &mut Facts) {
     facts.environment.extend(args.env.iter().cloned());
     if let Some(cores) = args.cpus {
@@ -153,9 +157,6 @@ fn apply_options(args: &Args, facts: &mut Facts) {
         // cpuset would mean that these are shared.
         facts.cpuset = facts.cpuset.map(|cpus| cpus.max(cores));
         facts.cpu_quota = Some(facts.cpuset.unwrap_or(cores).into());
-    }
-    if let Some(uid) = args.uid {
-        assume_user(facts, uid, uid);
     }
     facts.gpus = args.gpus.unwrap_or(facts.gpus);
     facts.view.fluxion &= !args.no_fluxion;

@@ -127,25 +127,26 @@ impl Source {
         self.cluster.as_deref()
     }
 
-    /// The default facts, changed as the MiniCluster specifies for the container that runs Flux.
-    pub fn assumed_facts(&self) -> Facts {
-        let mut facts = self.facts_of_pod();
+    /// The default facts, changed as the MiniCluster specifies for the container that runs Flux. `uid`: the user, in
+    /// place of the specified one.
+    pub fn assumed_facts(&self, uid: Option<u32>) -> Facts {
+        let mut facts = self.facts_of_pod(uid);
         // The operator gives a container for interactive use a terminal.
         facts.terminal = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
         if let Some(cluster) = &self.cluster {
-            assume_container(&mut facts, cluster, &cluster.runner.container);
+            assume_container(&mut facts, cluster, &cluster.runner.container, uid);
         }
         facts
     }
 
     /// The default facts, changed as the MiniCluster specifies for each sidecar with the agent, by its name.
-    pub fn assumed_facts_of_sidecars(&self) -> BTreeMap<String, Facts> {
+    pub fn assumed_facts_of_sidecars(&self, uid: Option<u32>) -> BTreeMap<String, Facts> {
         let facts = |name: &String| {
-            let mut facts = self.facts_of_pod();
+            let mut facts = self.facts_of_pod(uid);
             if let Some(cluster) = &self.cluster {
                 let mut sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
                 if let Some(container) = sidecars.find(|container| container.name == *name) {
-                    assume_container(&mut facts, cluster, container);
+                    assume_container(&mut facts, cluster, container, uid);
                 }
             }
             (name.clone(), facts)
@@ -154,12 +155,15 @@ impl Source {
     }
 
     /// The facts that all containers of a pod have in common.
-    fn facts_of_pod(&self) -> Facts {
+    fn facts_of_pod(&self, uid: Option<u32>) -> Facts {
         let mut facts = Facts {
             // No real address: the word is printed where a pod has its address.
             address: Some("POD_IP".into()),
             ..Facts::default()
         };
+        if let Some(uid) = uid {
+            assume_user(&mut facts, uid, uid);
+        }
         if let Some(cpus) = self.spec.runner.cpu_limit {
             // Enough cores for this limit, which then decides.
             facts.cores = facts.cores.max(cpus.ceil() as u32);
@@ -173,12 +177,20 @@ impl Source {
     }
 }
 
-/// Changes the facts as the MiniCluster specifies for this container.
-fn assume_container(facts: &mut Facts, cluster: &ValidMiniCluster, container: &ValidContainer) {
+/// Changes the facts as the MiniCluster specifies for this container. With `uid`, they keep their user.
+fn assume_container(
+    facts: &mut Facts,
+    cluster: &ValidMiniCluster,
+    container: &ValidContainer,
+    uid: Option<u32>,
+) {
     facts.gpus = derive::gpus(&container.resources);
-    if let Some((uid, gid)) = cluster.run_as(container) {
+    if uid.is_none()
+        && let Some((uid, gid)) = cluster.run_as(container)
+    {
         assume_user(facts, uid, gid);
     }
+    // After the user: the specified HOME precedes that of the user.
     facts.environment.extend(cluster.environment(container));
     let of_overlay = cluster.pod_template.iter();
     let of_overlay = of_overlay.flat_map(|overlay| overlay.mount_paths(&container.name));
@@ -195,14 +207,17 @@ fn assume_container(facts: &mut Facts, cluster: &ValidMiniCluster, container: &V
     }
 }
 
-/// Changes the facts to those of a container that runs as this user. Any user but root is assumed to have no
-/// entry in /etc/passwd, and so the home `/`, and not to be able to write there.
+/// Changes the facts to those of a container that runs as this user. Any user but root is assumed to have the home `/`,
+/// as without an entry in /etc/passwd, and not to be able to write there.
 pub fn assume_user(facts: &mut Facts, uid: u32, gid: u32) {
-    (facts.uid, facts.gid) = (uid, gid);
     if uid != 0 {
         facts.environment.insert("HOME".into(), "/".into());
         facts.writable.remove("/");
+    } else if facts.uid != 0 {
+        facts.environment.insert("HOME".into(), "/root".into());
+        facts.writable.insert("/".into());
     }
+    (facts.uid, facts.gid) = (uid, gid);
 }
 
 fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {

@@ -253,7 +253,7 @@ fn overlay_environment_reaches_the_runner() {
         podTemplate: {spec: {containers: [{name: app, env: [{name: B, value: over}, {name: A, $patch: delete}, \
         {name: C, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}, \
         containers: [{image: a, name: app, command: b, environment: {A: one, D: two}}]}}";
-    let environment = Source::parse(text).unwrap().assumed_facts().environment;
+    let environment = Source::parse(text).unwrap().assumed_facts(None).environment;
     // C has no literal value, so dry-run knows none.
     let value_of = |name: &str| environment.get(name).map(String::as_str);
     assert_eq!(
@@ -268,7 +268,7 @@ fn environment_is_expanded_as_in_a_pod() {
         podTemplate: {spec: {containers: [{name: app, env: [{name: Z, value: first}, \
         {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}, \
         containers: [{image: a, name: app, command: b, environment: {A: '$(Z)$$', B: '$(NODE):1'}}]}}";
-    let environment = Source::parse(text).unwrap().assumed_facts().environment;
+    let environment = Source::parse(text).unwrap().assumed_facts(None).environment;
     assert_eq!((&*environment["A"], &*environment["B"]), ("first$", "$(NODE):1"));
 }
 
@@ -318,13 +318,61 @@ fn sidecars_are_planned_with_their_own_facts() {
 }
 
 #[test]
+fn given_home_precedes_that_of_the_assumed_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, facts) = (folder.path().join("mc.yaml"), folder.path().join("facts.toml"));
+    let facts_of = |variables: &str, facts_text: Option<&str>, uid, home: Option<&str>| {
+        let text = format!(
+            "{{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {{name: mc}}, spec: {{\
+             containers: [{{image: a, command: b, environment: {{{variables}}}, securityContext: {{runAsUser: 1000}}}}]}}}}"
+        );
+        std::fs::write(&file, text).unwrap();
+        facts_text.inspect(|text| std::fs::write(&facts, text).unwrap());
+        let args = Args {
+            facts: facts_text.map(|_| facts.clone()),
+            uid,
+            env: home
+                .map(|home| ("HOME".into(), home.into()))
+                .into_iter()
+                .collect(),
+            ..args(&file)
+        };
+        let read = |path: &Path| std::fs::read_to_string(path);
+        let facts = super::args::input(&args, &read).unwrap().facts;
+        let home = facts.environment["HOME"].clone();
+        (facts.uid, home, facts.writable.contains("/"))
+    };
+    let own = "HOME: /own";
+    let stranger = "uid = 7\nwritable = []\n[environment]\nHOME = '/'\n";
+    for (variables, facts, uid, home, expected) in [
+        ("", None, None, None, (1000, "/", false)),
+        ("", None, Some(8), None, (8, "/", false)),
+        ("", None, Some(8), Some("/work"), (8, "/work", false)),
+        (own, None, None, None, (1000, "/own", false)),
+        (own, None, Some(8), None, (8, "/own", false)),
+        (own, None, Some(8), Some("/work"), (8, "/work", false)),
+        ("", None, Some(0), None, (0, "/root", true)),
+        ("", Some(stranger), None, None, (7, "/", false)),
+        ("", Some(stranger), Some(0), None, (0, "/root", true)),
+        ("", Some(stranger), Some(8), Some("/work"), (8, "/work", false)),
+    ] {
+        let (found_uid, found_home, can_write) = facts_of(variables, facts, uid, home);
+        assert_eq!(
+            (found_uid, found_home.as_str(), can_write),
+            expected,
+            "{variables} {facts:?} {uid:?} {home:?}"
+        );
+    }
+}
+
+#[test]
 fn user_is_that_of_the_container_else_of_the_pod() {
     let ids = |pod: &str, container: &str| {
         let text = format!(
             "{{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {{name: mc}}, spec: {{\
              pod: {{securityContext: {{{pod}}}}}, containers: [{{image: a, securityContext: {{{container}}}}}]}}}}"
         );
-        let facts = Source::parse(&text).unwrap().assumed_facts();
+        let facts = Source::parse(&text).unwrap().assumed_facts(None);
         (facts.uid, facts.gid)
     };
     assert_eq!(ids("", ""), (0, 0));
@@ -343,7 +391,7 @@ fn home_is_elsewhere_when_a_volume_is_above_it() {
              volumes: {{{volumes}}}}}], podTemplate: {{spec: {{containers: [{{name: app, volumeMounts: [{overlay}]}}]}}}}}}}}"
         );
         let source = Source::parse(&text).unwrap();
-        let plans = pods::plan(&source, &source.assumed_facts(), &BTreeMap::new(), None).unwrap();
+        let plans = pods::plan(&source, &source.assumed_facts(None), &BTreeMap::new(), None).unwrap();
         serde_json::to_string(&plans).unwrap()
     };
     let homes = ["/home/flux-operator", "/etc/flux-agent/home"];
@@ -374,7 +422,7 @@ fn limit_of_the_pod_counts_for_the_assumed_cores() {
              pod: {{{pod}}}, containers: [{{image: a, command: b, resources: {{limits: {{{limits}}}}}}}]}}}}"
         );
         let source = Source::parse(&text).unwrap();
-        source.assumed_facts().usable_cores(&source.spec.runner)
+        source.assumed_facts(None).usable_cores(&source.spec.runner)
     };
     assert_eq!(cores("resources: {cpu: 2}", ""), 2);
     assert_eq!(cores("resources: {cpu: 16}", ""), 16);
@@ -391,7 +439,7 @@ fn limits_of_the_runner_are_its_assumed_cores_and_gpus() {
              containers: [{{image: a, command: b, resources: {{limits: {{{limits}}}}}}}]}}}}"
         );
         let source = Source::parse(&text).unwrap();
-        let facts = source.assumed_facts();
+        let facts = source.assumed_facts(None);
         (facts.usable_cores(&source.spec.runner), facts.gpus)
     };
     assert_eq!(cores_and_gpus(""), (4, 0));
