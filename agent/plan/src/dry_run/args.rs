@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use flux_shared::agent_spec::Runner;
+
 use super::error::DryRunError;
 use super::format::Format;
 use super::json::render_json;
@@ -57,7 +59,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
     /// The options of `flux-agent run` that describe its job, for pods that no operator configures. They change an
-    /// AgentSpec, or replace it if they name the cluster. With a MiniCluster they are an error
+    /// AgentSpec or, if they name the cluster, make FILE unnecessary. With a MiniCluster they are an error
     #[command(flatten)]
     pub from_environment: FromEnvironment,
 }
@@ -97,7 +99,7 @@ pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<St
 }
 
 pub(super) struct Input {
-    source: Source,
+    pub(super) source: Source,
     /// The assumed facts of the container that runs Flux.
     pub(super) facts: Facts,
     /// Those of the sidecars, by their names. Empty: they have the same facts.
@@ -137,7 +139,7 @@ pub(super) fn input(args: &Args, read: &Read) -> Result<Input, DryRunError> {
         (None, uid) => (source.assumed_facts(uid), source.assumed_facts_of_sidecars(uid)),
     };
     for facts in [&mut facts].into_iter().chain(sidecar_facts.values_mut()) {
-        apply_options(args, facts);
+        apply_options(args, &source.spec.runner, facts);
         facts.key = key.clone().or_else(|| facts.key.take());
     }
     Ok(Input {
@@ -149,14 +151,20 @@ pub(super) fn input(args: &Args, read: &Read) -> Result<Input, DryRunError> {
 
 /// Changes the facts as options such as `--cpus` say. `--uid` is already applied: it changes HOME, but a HOME of the
 /// MiniCluster or of `--env` precedes.
-fn apply_options(args: &Args, facts: &mut Facts) {
+fn apply_options(args: &Args, runner: &Runner, facts: &mut Facts) {
     facts.environment.extend(args.env.iter().cloned());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
-        // The facts' quota, or the spec's limit, could allow fewer cores. A quota other than the number of CPUs in the
-        // cpuset would mean that these are shared.
+        // The facts' quota, or the spec's limit, could allow fewer cores. The new quota keeps exclusive CPUs exclusive
+        // and shared CPUs shared: only that of exclusive CPUs is their number.
+        let limit = facts.cpu_limit(runner);
+        let is_shared = |cpus| limit.is_some_and(|limit| limit != f64::from(cpus));
+        facts.cpu_quota = match facts.cpuset {
+            Some(cpus) if is_shared(cpus) => Some(f64::from(cores) + 0.5),
+            Some(cpus) => Some(cpus.max(cores).into()),
+            None => Some(cores.into()),
+        };
         facts.cpuset = facts.cpuset.map(|cpus| cpus.max(cores));
-        facts.cpu_quota = Some(facts.cpuset.unwrap_or(cores).into());
     }
     facts.gpus = args.gpus.unwrap_or(facts.gpus);
     facts.view.fluxion &= !args.no_fluxion;

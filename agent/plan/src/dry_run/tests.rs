@@ -485,6 +485,39 @@ fn cpu_limit_counts_unless_cpus_or_a_quota_are_assumed() {
 }
 
 #[test]
+fn assumed_cpus_keep_exclusive_and_shared_cpusets() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, facts) = (folder.path().join("agent.toml"), folder.path().join("facts.toml"));
+    let is_bound = |limit: &str, quota: &str, cpus: u32| {
+        std::fs::write(&file, format!("name = 'mc'\n[runner]\n{limit}\n")).unwrap();
+        let text = format!("cores = 4\ncpuset = 4\noom_score = -997\n{quota}\n");
+        std::fs::write(&facts, text).unwrap();
+        let args = Args {
+            facts: Some(facts.clone()),
+            cpus: Some(cpus),
+            ..args(&file)
+        };
+        let read = |path: &Path| std::fs::read_to_string(path);
+        let super::args::Input { source, facts, .. } = super::args::input(&args, &read).unwrap();
+        let runner = &source.spec.runner;
+        assert_eq!(facts.usable_cores(runner), cpus, "{limit} {quota}");
+        crate::plan::Binding::of(runner, &facts).on
+    };
+    for cpus in [2, 4, 8] {
+        for (limit, quota, expected) in [
+            ("", "", true),
+            ("", "cpu_quota = 4.0", true),
+            ("cpu_limit = 4", "", true),
+            ("", "cpu_quota = 2.5", false),
+            ("", "cpu_quota = 2.0", false),
+            ("cpu_limit = 2.5", "", false),
+        ] {
+            assert_eq!(is_bound(limit, quota, cpus), expected, "{limit} {quota} {cpus}");
+        }
+    }
+}
+
+#[test]
 fn dry_run_does_not_print_a_certificate_of_the_manifest() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret.yaml");
