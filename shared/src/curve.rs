@@ -1,7 +1,20 @@
-//! The curve certificate as text, in CZMQ's ZPL format, as Flux accepts it. `Debug` leaves out the secret key.
+//! The curve certificate as text, in CZMQ's ZPL format, as Flux accepts it (`cert_read` in its libzmqutil). But whether
+//! the public key belongs to the secret key is not checked here. `Debug` leaves out the secret key.
 //!
 //! Own code: the format has two sections and three keys that matter, and the existing parser is part of CZMQ, a C
 //! library.
+
+use std::collections::BTreeSet;
+
+/// Flux's limit on a line, in bytes. It reads the rest of a longer line as another line.
+const MAX_LINE: usize = 255;
+/// What Flux allows in keys, and in the values of the metadata, besides letters and digits.
+const KEY_CHARACTERS: &str = "-.";
+const VALUE_CHARACTERS: &str = ".-:+=^!/*?&<>()[]{}@%$# \t";
+
+fn is_allowed(character: char, signs: &str) -> bool {
+    character.is_ascii_alphanumeric() || signs.contains(character)
+}
 
 /// A certificate: a key pair in Z85 encoding, and a name, which Flux needs on brokers with children.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,8 +67,12 @@ impl Certificate {
     pub fn parse(text: &str) -> Result<Certificate, String> {
         let mut section = "";
         let (mut name, mut public, mut secret) = (None, None, None);
+        let mut keys = BTreeSet::new();
         for (number, line) in text.lines().enumerate() {
-            let content = line.trim();
+            if line.len() > MAX_LINE {
+                return Err(format!("line {}: longer than {MAX_LINE} bytes", number + 1));
+            }
+            let content = line.trim_ascii();
             if content.is_empty() || content.starts_with('#') {
                 continue;
             }
@@ -69,19 +86,35 @@ impl Certificate {
             let (key, value) = content
                 .split_once('=')
                 .ok_or_else(|| format!("line {}: expected key = \"value\"", number + 1))?;
-            let value = value.trim().strip_prefix('"').and_then(|v| v.strip_suffix('"'));
+            let key = key.trim_ascii();
+            if key.is_empty() || !key.chars().all(|c| is_allowed(c, KEY_CHARACTERS)) {
+                let why = "a key may have only letters, digits, `-` and `.`";
+                return Err(format!("line {}: {why}", number + 1));
+            }
+            let value = value
+                .trim_ascii()
+                .strip_prefix('"')
+                .and_then(|v| v.strip_suffix('"'));
             let value =
                 value.ok_or_else(|| format!("line {}: the value is not in double quotes", number + 1))?;
-            let place = match (section, key.trim()) {
+            if !keys.insert((section, key)) {
+                return Err(format!("line {}: duplicate key", number + 1));
+            }
+            let rejected = value.chars().find(|c| !is_allowed(*c, VALUE_CHARACTERS));
+            if section == "metadata"
+                && let Some(rejected) = rejected
+            {
+                let why = format!("the value of {key} has {rejected:?}, which Flux rejects");
+                return Err(format!("line {}: {why}", number + 1));
+            }
+            let place = match (section, key) {
                 ("metadata", "name") => &mut name,
                 ("curve", "public-key") => &mut public,
                 ("curve", "secret-key") => &mut secret,
                 ("metadata", _) => continue,
                 _ => return Err(format!("line {}: unknown key", number + 1)),
             };
-            if place.replace(value.to_owned()).is_some() {
-                return Err(format!("line {}: duplicate key", number + 1));
-            }
+            *place = Some(value.to_owned());
         }
         let key = |value: Option<String>, what: &str| {
             let value = value.ok_or_else(|| format!("curve has no {what}"))?;
@@ -138,5 +171,34 @@ mod tests {
         ] {
             assert!(Certificate::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn metadata_that_flux_rejects_is_rejected() {
+        let text = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]).to_text();
+        let with = |metadata: &str| {
+            Certificate::parse(&text.replace("metadata\n", &format!("metadata\n{metadata}\n")))
+        };
+        let line = |length: usize| format!("    a = \"{}\"", "b".repeat(length - "    a = \"\"".len()));
+        for good in ["    a.b-1 = \"1 (a)\t#%\"", "    a = \"\"", &line(255)] {
+            assert!(with(good).is_ok(), "{good}");
+        }
+        for (bad, words) in [
+            ("    user = \"ada_l\"", "the value of user"),
+            ("    user = \"ad\u{e4}\"", "the value of user"),
+            ("    user = \"a\"b\"", "the value of user"),
+            ("    user_id = \"1\"", "a key may"),
+            ("    = \"1\"", "a key may"),
+            ("    a = \u{a0}\"1\"", "double quotes"),
+            ("    a = \"1\"\n    a = \"1\"", "duplicate key"),
+            ("    name = \"mc-1\"", "duplicate key"),
+            (&line(256), "longer than 255"),
+            (&format!("#{}", "a".repeat(255)), "longer than 255"),
+        ] {
+            let error = with(bad).unwrap_err();
+            assert!(error.contains(words), "{bad}: {error}");
+        }
+        let error = Certificate::parse(&text.replacen("mc-0", "my_cluster", 1)).unwrap_err();
+        assert!(error.contains("the value of name"), "{error}");
     }
 }

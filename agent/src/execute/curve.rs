@@ -18,7 +18,8 @@ impl CertificateBytes {
         &self.0
     }
 
-    /// Reads the certificate at `path` and checks its form. A failure does not show the keys.
+    /// Reads the certificate at `path` and checks its form, but not that its keys are a pair. A failure does not show
+    /// the keys.
     pub fn read(path: &Path) -> Result<CertificateBytes, Failure> {
         let bytes = std::fs::read(path).map_err(|error| {
             let remedy = match error.kind() {
@@ -86,6 +87,11 @@ mod tests {
             (certificate("short", KEY, name), "public-key"),
             (certificate(KEY, &KEY.replace('r', "~"), name), "secret-key"),
             (certificate(KEY, KEY, "    keygen.hostname = \"mc-0\""), "name"),
+            // As `flux keygen --name=my_cluster` writes it.
+            (
+                certificate(KEY, KEY, "    name = \"my_cluster\""),
+                "'_', which Flux rejects",
+            ),
             (String::new(), "name"),
         ] {
             std::fs::write(&path, &text).unwrap();
