@@ -313,6 +313,10 @@ reasons! {
             "the node could not create a container: for example, a device is missing, or the image lacks the working directory or program (set by Kubernetes)",
         FailedMount => Warning:
             "a volume could not be mounted: a claim, ConfigMap or Secret does not exist in this namespace, the node lacks the directory of a `hostPath`, or the storage or its driver does not answer (set by Kubernetes)",
+        SidecarFailed => Warning:
+            "a sidecar (a container beside the runner, or an injected one) has failed before the runner has started, or ends again and again. Kubernetes restarts it, but may start the runner only once the sidecar runs: the message says how it ended, and `kubectl logs POD -c CONTAINER --previous` shows its output. If a snippet such as `pre` may fail, set `logging.strict: false`",
+        CrashLoopBackOff => Warning:
+            "a container ends again and again, and the kubelet waits before it starts it again: `kubectl logs POD -c CONTAINER --previous` shows its output (set by Kubernetes)",
         ServiceFailed => Warning:
             "a container of `services` has failed, or ends again and again: the message names it, and `kubectl logs NAME-services -c CONTAINER` shows its output. The job goes on, but may wait for it",
         NotStarted => Warning:

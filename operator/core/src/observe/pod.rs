@@ -777,6 +777,9 @@ fn trouble(status: &PodStatus, spec: &PodSpecPart, phase: PodPhase, user_init: &
     {
         return Some(new(reason, message));
     }
+    if let Some(failed) = failed_sidecar(status, spec) {
+        return Some(failed);
+    }
     let waiting = containers(status)
         .filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
     let mut stuck = waiting.filter(|(_, waiting)| is_stuck(waiting));
@@ -792,6 +795,36 @@ fn trouble(status: &PodStatus, spec: &PodSpecPart, phase: PodPhase, user_init: &
 
 /// Kubernetes' reason for a container that ends again and again, and waits for its next start.
 const CRASH_LOOP: &str = "CrashLoopBackOff";
+
+/// The first sidecar that ends again and again, or that has failed while the runner has not started. The kubelet may start
+/// the runner only once it sees that the sidecar runs. Until then, the words stay while the sidecar is restarted.
+fn failed_sidecar(status: &PodStatus, spec: &PodSpecPart) -> Option<Trouble> {
+    let regular = status.container_statuses.as_deref().unwrap_or_default();
+    let is_starting = regular.iter().all(is_idle);
+    let init = status.init_container_statuses.as_deref().unwrap_or_default();
+    let mut sidecars = init.iter().filter(|container| spec.is_sidecar(&container.name));
+    sidecars.find_map(|container| {
+        let state = container.state.as_ref()?;
+        let waiting = state.waiting.as_ref();
+        let is_looping = waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some(CRASH_LOOP));
+        let last = container
+            .last_state
+            .as_ref()
+            .and_then(|last| last.terminated.as_ref());
+        let end = if is_looping {
+            last?
+        } else {
+            let end = state.terminated.as_ref().or(last);
+            end.filter(|end| is_starting && end.exit_code != 0)?
+        };
+        let message = how_it_failed(&format!("the sidecar {}", container.name), &exit(end));
+        Some(Trouble {
+            reason: Reason::SidecarFailed.into(),
+            message: first_line(Some(&message)),
+            ..Trouble::default()
+        })
+    })
+}
 
 /// As `trouble`, for the services pod, where also a container that has failed is trouble. The words stay while the
 /// kubelet waits to restart it: otherwise each restart would change the status.
@@ -834,7 +867,30 @@ fn failed_service(status: &PodStatus) -> Option<Trouble> {
 
 /// The trouble of the services pod if this container of it has ended.
 fn service_failed(container: &str, end: &Exit) -> Trouble {
-    let mut message = format!("{container} ended with exit code {}", end.code);
+    Trouble {
+        reason: Reason::ServiceFailed.into(),
+        message: first_line(Some(&how_it_failed(container, end))),
+        ..Trouble::default()
+    }
+}
+
+/// How a container ended that the kubelet restarts.
+fn how_it_failed(container: &str, end: &Exit) -> String {
+    let snippet = end
+        .termination
+        .as_ref()
+        .filter(|termination| termination.by == Ender::Snippet);
+    let (what, cause) = match snippet {
+        Some(termination) => (
+            format!(
+                "the snippet {} of {container}",
+                termination.snippet.as_deref().unwrap_or_default()
+            ),
+            &termination.snippet_error,
+        ),
+        None => (container.to_owned(), &end.message),
+    };
+    let mut message = format!("{what} ended with exit code {}", end.code);
     // These reasons say no more than the exit code.
     if !matches!(end.reason.as_str(), "" | "Error" | "Completed") {
         message.push_str(&format!(" ({})", end.reason));
@@ -842,14 +898,10 @@ fn service_failed(container: &str, end: &Exit) -> Trouble {
     if end.code == 0 {
         message.push_str(", and the kubelet restarts it again and again");
     }
-    if !end.message.is_empty() {
-        message.push_str(&format!(": {}", end.message));
+    if !cause.is_empty() {
+        message.push_str(&format!(": {cause}"));
     }
-    Trouble {
-        reason: Reason::ServiceFailed.into(),
-        message: first_line(Some(&message)),
-        ..Trouble::default()
-    }
+    message
 }
 
 /// The image that cannot be pulled. None: the container waits for another reason. The kubelet reports a mounted image

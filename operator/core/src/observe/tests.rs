@@ -1,4 +1,5 @@
 use flux_shared::queueing::QUEUE_NAME;
+use flux_shared::termination::{Ender, Termination};
 
 use super::*;
 
@@ -522,6 +523,56 @@ fn services_pod_keeps_what_is_wrong_with_its_containers() {
         Some((trouble.reason, trouble.message)),
         failed("init container load ended with exit code 4")
     );
+}
+
+/// The kubelet may never start the runner. The words stay while a sidecar is restarted.
+#[test]
+fn sidecar_that_fails_before_the_runner_is_trouble() {
+    use serde_json::{Value, json};
+    let trouble = |state: Value, last: Value, runner: Value| {
+        let pod = json!({
+            "metadata": { "name": "mc-0-x", "namespace": "ns", "uid": "pod" },
+            "spec": { "initContainers": [{ "name": "server", "restartPolicy": "Always" }], "containers": [{ "name": "main" }] },
+            "status": { "phase": "Pending",
+                "initContainerStatuses": [{ "name": "server", "image": "i", "imageID": "", "ready": false,
+                    "restartCount": 1, "state": state, "lastState": last }],
+                "containerStatuses": [{ "name": "main", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": runner }] },
+        });
+        let pod: pod::PodStatusObject = serde_json::from_value(pod).unwrap();
+        let trouble = PodSeen::of_object(&pod).trouble?;
+        Some((trouble.reason.clone(), trouble.message.clone()))
+    };
+    let snippet = Termination {
+        snippet: Some("pre".into()),
+        snippet_error: "apt-get: command not found".into(),
+        ..Termination::new(Ender::Snippet, 127)
+    };
+    let ended = |code: i32, message: &str| json!({ "terminated": { "exitCode": code, "reason": "Error", "message": message } });
+    let (by_snippet, none) = (ended(127, &snippet.encode()), json!({}));
+    let (runs, looping) = (
+        json!({ "running": {} }),
+        json!({ "waiting": { "reason": "CrashLoopBackOff" } }),
+    );
+    let failed = |message: &str| Some(("SidecarFailed".to_owned(), message.to_owned()));
+    let named =
+        failed("the snippet pre of the sidecar server ended with exit code 127: apt-get: command not found");
+    let idle = json!({ "waiting": { "reason": "PodInitializing" } });
+    for (state, last) in [
+        (by_snippet.clone(), none.clone()),
+        (looping.clone(), by_snippet.clone()),
+        (runs.clone(), by_snippet.clone()),
+    ] {
+        assert_eq!(trouble(state.clone(), last, idle.clone()), named, "{state}");
+    }
+    assert_eq!(
+        trouble(looping, ended(0, ""), runs.clone()),
+        failed("the sidecar server ended with exit code 0, and the kubelet restarts it again and again")
+    );
+    // It is over once the runner runs, and a signal ends a sidecar with its pod.
+    assert_eq!(trouble(runs.clone(), by_snippet, runs.clone()), None);
+    assert_eq!(trouble(ended(143, ""), none.clone(), runs), None);
+    assert_eq!(trouble(ended(0, ""), none, idle), None);
 }
 
 /// Otherwise one namespace's pods could fill the operator's memory.
