@@ -29,8 +29,9 @@ impl CredentialPlugin {
         }
     }
 
-    /// Why there are no credentials. None: neither the error nor one of its sources is about that. The texts of kube's
-    /// errors are not used: they have the plugin's arguments, environment and output, which may contain secrets.
+    /// Why there are no credentials. None: neither the error nor one of its sources is about that. The texts of
+    /// the errors named here are not used: they have the plugin's arguments, environment and output, which may contain
+    /// secrets.
     pub fn failure(&self, error: &(dyn Error + 'static)) -> Option<String> {
         let name = &self.name;
         Some(match find::<AuthError>(error)? {
@@ -50,12 +51,14 @@ impl CredentialPlugin {
                 };
                 format!("failed to run the credential plugin {name}: {source}{hint}")
             }
-            AuthError::ExecPluginFailed
-            | AuthError::AuthExecParse(_)
-            | AuthError::ParseTokenKey(_)
-            | AuthError::UnrefreshableTokenResponse => {
+            AuthError::ExecPluginFailed | AuthError::AuthExecParse(_) | AuthError::ParseTokenKey(_) => {
                 format!("the credential plugin {name} printed no credentials. Log in again")
             }
+            // At the renewal of a token. kube accepts a certificate, or a token without expiry, only at the start.
+            AuthError::UnrefreshableTokenResponse => {
+                format!("the credential plugin {name} printed no new token with an expiry date. Start again")
+            }
+            // Their texts have no arguments, no environment, and of the output at most an expiry date.
             other => causes(other),
         })
     }
@@ -135,6 +138,19 @@ mod tests {
         );
         let denied = kube::Error::Auth(AuthError::AuthExecStart(ErrorKind::PermissionDenied.into()));
         assert!(of(&denied).ends_with(": permission denied"), "{}", of(&denied));
+    }
+
+    #[test]
+    fn renewal_without_expiring_token_is_told_from_no_credentials() {
+        let of = |error| plugin().failure(&kube::Error::Auth(error)).unwrap();
+        assert_eq!(
+            of(AuthError::UnrefreshableTokenResponse),
+            "the credential plugin aws printed no new token with an expiry date. Start again"
+        );
+        assert_eq!(
+            of(AuthError::ExecPluginFailed),
+            "the credential plugin aws printed no credentials. Log in again"
+        );
     }
 
     #[test]
