@@ -49,8 +49,8 @@ use slots::{ReconcileSlot, Slots};
 
 /// How long changes of the same MiniCluster are collected before it is reconciled.
 const BURST: Duration = Duration::from_millis(100);
-/// A reconcile that takes longer than this counts as slow and leaves its slot. So a slow admission webhook,
-/// for example, does not delay other MiniClusters.
+/// A reconcile that takes longer than this counts as slow and leaves its slot (one that is given up keeps it until its
+/// status is written). So a slow admission webhook, for example, does not delay other MiniClusters.
 const SLOT_TIME: Duration = Duration::from_secs(2);
 /// How long reconciles may run after a stop signal. A call to a slow API server takes longer, but 30 s after SIGTERM the
 /// kubelet kills the operator. By then the operator must have released the Lease, so that another replica leads at once.
@@ -441,7 +441,8 @@ async fn reconcile_in_turn(
             context.miniclusters.note_slowness(&uid, true);
             let Some(_slow) = slots.take_slow() else {
                 drop(work);
-                report_overload(&cluster, &context).await;
+                // Computing the status may panic.
+                let _ = panics::catch(report_overload(&cluster, &context)).await;
                 return Err(ReconcileError::TooManySlow);
             };
             drop(turn);
