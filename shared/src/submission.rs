@@ -16,11 +16,27 @@ pub fn per_resource_options<'a>(words: impl IntoIterator<Item = &'a String>) -> 
     names.filter(|name| PER_RESOURCE_OPTIONS.contains(name)).collect()
 }
 
+fn is_flux(word: &String) -> bool {
+    word == "flux" || word.ends_with("/flux")
+}
+
 /// The word after `flux`, such as `submit`. None: there is no such word, as in a script of the user's own.
 pub fn flux_subcommand(words: &[String]) -> Option<&str> {
-    let is_flux = |word: &String| word == "flux" || word.ends_with("/flux");
     let flux = words.iter().position(is_flux)?;
     words.get(flux + 1).map(String::as_str)
+}
+
+/// The submit command with an empty standard input for the job, if it is `flux submit`: by default, Flux keeps the input
+/// open for somebody who attaches to the job, so a program that reads it would wait for ever. The user's own `--input`
+/// comes later, and has precedence.
+pub fn with_empty_input(submit_command: &[String]) -> Vec<String> {
+    let mut words = submit_command.to_vec();
+    if let Some(flux) = words.iter().position(is_flux)
+        && words.get(flux + 1).is_some_and(|word| word == "submit")
+    {
+        words.insert(flux + 2, "--input=/dev/null".to_owned());
+    }
+    words
 }
 
 /// The words of a submit command that runs `flux`, whose options are Flux's own. Empty: it runs another program.
@@ -38,6 +54,21 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn only_flux_submit_gets_an_empty_input() {
+        for (command, expected) in [
+            ("flux submit --input=a", "flux submit --input=/dev/null --input=a"),
+            (
+                "env A=b /opt/bin/flux submit",
+                "env A=b /opt/bin/flux submit --input=/dev/null",
+            ),
+            ("flux run -x", "flux run -x"),
+            ("my-submit", "my-submit"),
+        ] {
+            assert_eq!(with_empty_input(&words(command)).join(" "), expected);
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ struct Request<'a> {
     watch: bool,
     /// Whether the job has a begin time.
     is_delayed: bool,
+    input: Option<&'a str>,
     output: Option<&'a str>,
     name: Option<&'a str>,
     affinity: Option<&'a str>,
@@ -34,13 +35,15 @@ struct Request<'a> {
 
 fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
     let (mut nodes, mut tasks, mut watch, mut is_delayed, mut at) = (1, None, false, false, 0);
-    let (mut output, mut name, mut affinity, mut environment) = (None, None, None, Vec::new());
+    let (mut input, mut output, mut name) = (None, None, None);
+    let (mut affinity, mut environment) = (None, Vec::new());
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
         if let Some(count) = word.strip_prefix("-n").and_then(|count| count.parse().ok()) {
             tasks = Some(count);
         }
         watch |= *word == "--watch";
         is_delayed |= word.starts_with("--begin-time=");
+        input = word.strip_prefix("--input=").or(input);
         output = word.strip_prefix("--output=").or(output);
         name = word.strip_prefix("--job-name=").or(name);
         environment.extend(word.strip_prefix("--env=").and_then(|set| set.split_once('=')));
@@ -67,6 +70,7 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         tasks: tasks.unwrap_or(nodes),
         watch,
         is_delayed,
+        input,
         output,
         name,
         affinity,
@@ -248,6 +252,13 @@ fn run_tasks(request: &Request, program: &str, arguments: &[&str], is_run: bool)
         }
         let mut command = Command::new(program);
         command.args(arguments).envs(environment);
+        // Without `--input`, the input of a job stays open for somebody who attaches to the job.
+        match request.input.map(std::fs::File::open) {
+            Some(Ok(file)) => _ = command.stdin(file),
+            Some(Err(_)) => return 1,
+            None if is_run => {}
+            None => _ = command.stdin(Stdio::piped()),
+        }
         match spawn(command, cpus, term) {
             Ok(mut child) => {
                 let output = collect(child.stdout.take(), live, std::io::stdout());

@@ -163,6 +163,22 @@ fn batch_waits_for_a_slow_submission_in_the_background() {
     }
 }
 
+/// As in a Kubernetes Job. By default, Flux would keep the input open, and these programs would wait for ever.
+#[test]
+fn program_that_reads_its_input_finds_it_empty() {
+    let read = "read -r line || echo empty";
+    let image = pod_image(&submit(read), 1);
+    let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "empty\n"),
+        "{}",
+        ended.stderr
+    );
+    let (code, text) = batch(&[&format!("sh -c \"{read}\"")]);
+    assert_eq!(code, 0, "{text}");
+}
+
 /// `flux run` has no option `--watch`.
 #[test]
 fn flux_run_can_be_the_submit_command() {

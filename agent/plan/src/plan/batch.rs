@@ -1,7 +1,7 @@
 //! The script of a batch, with one job per line, and the files that the batch needs.
 
 use flux_shared::agent_spec::BatchLine;
-use flux_shared::command_words;
+use flux_shared::{command_words, submission};
 
 use super::shell_quote::quote;
 use super::{Content, Mode, PlanError, Resolved, Step};
@@ -145,10 +145,7 @@ fn kill_timeout(resolved: &Resolved) -> Option<f64> {
 /// the queue is idle, and lists the jobs. It names the failed lines last: the agent shows only the end of the output.
 pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanError> {
     let logs = resolved.logs.trim_end_matches('/');
-    let submit: Vec<String> = resolved
-        .spec
-        .flux
-        .submit_command
+    let submit: Vec<String> = submission::with_empty_input(&resolved.spec.flux.submit_command)
         .iter()
         .map(|word| quote(word))
         .collect();

@@ -126,7 +126,8 @@ fn stdout_of_submit(resolved: &Resolved) -> Stdout {
 /// The spec's submit command (by default `flux submit`), with `command` as the job.
 fn submit(resolved: &Resolved, command: &[Word]) -> Wrapped {
     let mut words = resolved.spec.runner.prefix.clone();
-    words.extend(literals(&resolved.spec.flux.submit_command));
+    let submit_command = submission::with_empty_input(&resolved.spec.flux.submit_command);
+    words.extend(literals(submit_command));
     words.extend(literals(flags(resolved)));
     words.extend(is_verbose(resolved).then(|| Word::literal("-vvv")));
     words.push(Word::literal("--quiet"));
