@@ -444,6 +444,10 @@ async fn print_lines(
     }
 }
 
+/// From about this length in bytes, with its times, the kubelet has rotated a log (by default at 10 MiB, and its file has 9
+/// more bytes for each line). Whoever follows the log then misses what the kubelet had not sent before the rotation.
+const ROTATED: usize = 8 * 1024 * 1024;
+
 /// Passes the log of one start of a pod's container to `put`, to its end, and reconnects if the connection breaks.
 /// `resume` has the position after the container's earlier starts, so that their lines are not printed again.
 /// `say` prints once that the log of a running container cannot be read. Returns an error if a part of the log could
@@ -468,7 +472,7 @@ pub async fn follow(
     resume.begin_log();
     let (mut failures, mut has_gap, mut has_read) = (Failures::default(), false, false);
     let (mut was_complete, mut was_silent) = (false, false);
-    let (mut has_told_why, mut quiet_ends) = (false, 0_u32);
+    let (mut has_told_why, mut quiet_ends, mut received) = (false, 0_u32, 0);
     loop {
         let (restarts, is_over) = (
             observed::restarts(&pod, container) - start.restarts,
@@ -516,10 +520,11 @@ pub async fn follow(
                 LogRead {
                     end,
                     has_progressed: false,
-                    has_data: false,
+                    received: 0,
                 }
             }
         };
+        received += read.received;
         let is_complete = matches!(read.end, CopyEnd::Complete);
         has_read |= is_complete || read.has_progressed;
         // `resume.end()`: lines are missing, since each read of a log repeats the last line of the read before, and
@@ -545,7 +550,7 @@ pub async fn follow(
         let is_away = matches!(read.end, CopyEnd::Away(_));
         let is_missing = matches!(read.end, CopyEnd::Missing(_));
         // A connection that works repeats the last line, if there is one. Without data, it may never have worked.
-        was_silent = matches!(read.end, CopyEnd::Silent(_)) && read.has_data;
+        was_silent = matches!(read.end, CopyEnd::Silent(_)) && read.received > 0;
         let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any length of time.
@@ -616,6 +621,12 @@ pub async fn follow(
     if has_gap {
         return unread("the node does not have all lines any more");
     }
+    if received >= ROTATED {
+        say(&format!(
+            "lines may be missing: the log of {name} is so long that its node has probably rotated it, and the kubelet may skip \
+             lines then. The option --output=FILE in spec.flux.optionFlags writes all of the output to a file in the pods"
+        ));
+    }
     Ok(())
 }
 
@@ -652,12 +663,12 @@ enum CopyEnd {
     Refused(String),
 }
 
-/// A read of a log: how it ended, and whether it had anything new, or anything at all. (Each read repeats the last line.)
+/// A read of a log: how it ended, whether it had anything new, and its bytes. (Each read repeats the last line.)
 #[derive(Debug)]
 struct LogRead {
     end: CopyEnd,
     has_progressed: bool,
-    has_data: bool,
+    received: usize,
 }
 
 /// Reads a log until it ends, and passes what was not printed before to `put`.
@@ -667,12 +678,12 @@ async fn copy(
     put: &mut impl AsyncFnMut(Vec<u8>) -> Result<(), Failure>,
 ) -> Result<LogRead, Failure> {
     let mut buffer = vec![0; 64 * 1024];
-    let (mut has_progressed, mut has_data) = (false, false);
+    let (mut has_progressed, mut received) = (false, 0);
     let end = loop {
         match tokio::time::timeout(LONGEST_SILENCE, log.read(&mut buffer)).await {
             Ok(Ok(0)) => break resume.message().map_or(CopyEnd::Complete, CopyEnd::Refused),
             Ok(Ok(count)) => {
-                has_data = true;
+                received += count;
                 let new = buffer
                     .get(..count)
                     .map(|bytes| resume.feed(bytes))
@@ -689,7 +700,7 @@ async fn copy(
     Ok(LogRead {
         end,
         has_progressed,
-        has_data,
+        received,
     })
 }
 

@@ -79,6 +79,25 @@ async fn followed(logs: Vec<Log>) -> (Result<(), Failure>, usize) {
     (result, left)
 }
 
+/// The kubelet skips lines of a log that it rotates while somebody follows it.
+#[tokio::test(start_paused = true)]
+async fn follow_warns_of_a_log_that_was_probably_rotated() {
+    for (lines, expected) in [(1_000, 0), (9_000, 1)] {
+        let line = format!("2026-01-01T00:00:00.1Z {}\n", "a".repeat(1_000));
+        let log: &'static [u8] = line.repeat(lines).leak().as_bytes();
+        let (target, _, _) = server([Some(ended_pod())], vec![whole(log)]);
+        let warnings = std::cell::Cell::new(0);
+        let say =
+            |text: &str| warnings.set(warnings.get() + u32::from(text.starts_with("lines may be missing")));
+        let (pods, start) = (target.pods(), start(0));
+        let put = async |_| Ok(());
+        follow(&pods, &ended_pod(), &start, &mut Resume::default(), put, say)
+            .await
+            .unwrap();
+        assert_eq!(warnings.get(), expected, "{lines}");
+    }
+}
+
 fn start(restarts: i32) -> ContainerStart {
     ContainerStart {
         pod_uid: "u".to_owned(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from typing import Any
@@ -21,6 +22,9 @@ from .target import FAILURES, TRIES, Refusals, Target, words
 SILENCE_SECONDS = 120.0
 PAUSE_SECONDS = 0.25
 PAUSE_AFTER_FAILURE_SECONDS = 1.0
+# From about this length, with its times, the kubelet has rotated a log (by default at 10 MiB, and its file has 9 more
+# bytes for each line). Whoever follows the log then misses what the kubelet had not sent before the rotation.
+ROTATED_BYTES = 8 * 1024 * 1024
 # Time after the API server was away in which failures do not count either: it may have no connection to kubelets yet.
 SETTLING_SECONDS = 60.0
 
@@ -41,7 +45,7 @@ async def follow(
     resume = resume or Resume()
     resume.begin_log()
     failures, was_complete, was_silent, lost = _Failures(), False, False, ""
-    log_refusals, pod_refusals = refusals or Refusals(), Refusals()
+    log_refusals, pod_refusals, received = refusals or Refusals(), Refusals(), 0
     while True:
         restarts = observed.restarts_of(pod) - start.restarts
         is_over = observed.is_over(pod, start)
@@ -64,6 +68,7 @@ async def follow(
             async for data in _chunks(target, name, query):
                 log_refusals.note_success()
                 has_data = True
+                received += len(data)
                 if new := resume.feed(data):
                     has_progressed = True
                     yield new
@@ -136,6 +141,12 @@ async def follow(
             await asyncio.sleep(PAUSE_SECONDS)
     if lost:
         raise _unread(name, container, lost)
+    if received >= ROTATED_BYTES:
+        warnings.warn(
+            f"lines may be missing: the log of {name} is so long that its node has probably rotated it, and the kubelet "
+            "may skip lines then. The option --output=FILE in spec.flux.optionFlags writes all of the output to a file.",
+            stacklevel=1,
+        )
 
 
 def _unread(name: str, container: str, why: str) -> CallFailed:
