@@ -313,7 +313,7 @@ spec:
   tasks: 6
   containers:
   - {image: side, name: side, runFlux: false}
-  - {image: main, command: old, runFlux: true, environment: {A: '1'}}
+  - {image: main, command: old, runFlux: true, environment: {A: '1'}, secrets: {B: {name: s, key: k}}}
 """
 
 
@@ -325,6 +325,7 @@ def test_arguments_change_what_a_file_says_and_nothing_else() -> None:
     side, main = made["spec"]["containers"]
     assert side == {"image": "side", "name": "side", "runFlux": False}
     assert (main["image"], main["command"], main["environment"]) == ("main", "new 'a b'", {"A": "1", "B": "2"})
+    assert main["secrets"] == {}, "a variable can have one source only"
     assert document["spec"]["size"] == 3, "the caller's document is unchanged"
 
 

@@ -16,7 +16,7 @@ pub struct Wanted {
     /// Image of the program
     #[arg(value_name = "IMAGE", required_unless_present = "from")]
     pub image: Option<String>,
-    /// The program and its arguments; passed as they are, without a shell
+    /// The program and its arguments; passed as they are, without a shell (but Flux replaces its templates, such as {{id}})
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<String>,
     /// Number of pods, each a broker [default: 1, or the file's]
@@ -105,7 +105,11 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     }
     let runner = runner(&mut spec)?;
     runner.image = wanted.image.clone().or(runner.image.take());
-    runner.environment.extend(wanted.environment.iter().cloned());
+    // A variable can have one source only.
+    for (name, value) in &wanted.environment {
+        runner.secrets.remove(name);
+        runner.environment.insert(name.clone(), value.clone());
+    }
     if !wanted.command.is_empty() {
         runner.command = Some(command_words::join(&wanted.command));
         // These would replace the command, or make a batch of its lines.
@@ -185,7 +189,7 @@ mod tests {
         }
     }
 
-    const FILE: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata:\n  name: mine\n  namespace: team\n  labels: {kueue.x-k8s.io/queue-name: q}\nspec:\n  size: 3\n  tasks: 6\n  containers:\n  - {image: side, name: side, runFlux: false}\n  - {image: main, command: old, runFlux: true, environment: {A: '1'}}\n";
+    const FILE: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata:\n  name: mine\n  namespace: team\n  labels: {kueue.x-k8s.io/queue-name: q}\nspec:\n  size: 3\n  tasks: 6\n  containers:\n  - {image: side, name: side, runFlux: false}\n  - {image: main, command: old, runFlux: true, environment: {A: '1'}, secrets: {TOKEN: {name: s, key: k}}}\n";
 
     #[test]
     fn minicluster_is_built_from_an_image_and_a_command() {
@@ -257,7 +261,7 @@ mod tests {
     fn options_change_what_a_file_says_and_nothing_else() {
         let mut options = wanted(None, &["new", "a b"]);
         options.size = Some(5);
-        options.environment = vec![("B".into(), "2".into())];
+        options.environment = vec![("B".into(), "2".into()), ("TOKEN".into(), "mine".into())];
         let built = build(&options, Some(FILE), "abcde").unwrap();
         assert_eq!(built.cluster.metadata.generate_name, None);
         assert_eq!(
@@ -279,7 +283,8 @@ mod tests {
             (main.image.as_deref(), main.command.as_deref()),
             (Some("main"), Some("new 'a b'"))
         );
-        assert_eq!(main.environment.len(), 2);
+        assert_eq!(main.environment.len(), 3);
+        assert!(main.secrets.is_empty(), "a variable can have one source only");
         assert!(spec.logging.unwrap().quiet, "standard output is the job's alone");
         let unchanged = build(&wanted(None, &[]), Some(FILE), "abcde")
             .unwrap()

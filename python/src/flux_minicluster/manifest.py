@@ -55,6 +55,9 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
         runner["image"] = wanted.image
     if wanted.environment:
         runner["environment"] = {**(runner.get("environment") or {}), **wanted.environment}
+        # A variable can have one source only.
+        for name in wanted.environment:
+            (runner.get("secrets") or {}).pop(name, None)
     if wanted.command:
         runner["command"] = join(wanted.command)
         # These fields of the document would replace the command, or change how it runs.
