@@ -37,6 +37,7 @@ pub fn object(value: &mut Value) {
                         .into_iter()
                         .flatten()
                         .for_each(redact_variable),
+                    "image" | "imageID" if inner.is_string() => {}
                     // A secret, although `is_secret` does not see that in its name.
                     "curveCert" => *inner = Value::from(LEFT_OUT),
                     name if !HARMLESS_NAMES.contains(&name) && is_secret(name) && inner.is_string() => {
@@ -182,6 +183,7 @@ fn redact_line(line: &str) -> String {
         clean.push_str(name);
         rest = after;
         if is_name_char(first)
+            && !is_of_image_or_volume(name, &clean[..before], rest)
             && let Some(extent) = Extent::of(name, &clean[..before])
         {
             // In quotes or brackets, a quote, a comma or a bracket ends the value, too.
@@ -190,6 +192,23 @@ fn redact_line(line: &str) -> String {
         }
     }
     clean
+}
+
+/// Whether the name is a part of an image's (`private.example:5000/app`, `ghcr.io/me/token-service:v1`), or that of a volume
+/// in the kubelet's words (`volume "token" : …`). No secret follows these.
+fn is_of_image_or_volume(name: &str, before: &str, after: &str) -> bool {
+    let port = after.strip_prefix(':').and_then(|after| after.split_once('/'));
+    let is_registry = name.contains('.')
+        && port.is_some_and(|(port, _)| !port.is_empty() && port.chars().all(|c| c.is_ascii_digit()));
+    let word = before
+        .rsplit([' ', '\t', '"', '\'', '='])
+        .next()
+        .unwrap_or_default();
+    let is_repository = word.ends_with('/')
+        && word
+            .split_once('/')
+            .is_some_and(|(host, _)| host.contains('.') && !host.starts_with('.'));
+    is_registry || is_repository || before.ends_with("volume \"")
 }
 
 /// How far a value reaches.
@@ -359,7 +378,7 @@ mod tests {
                 "flux": { "curveCert": "hunter2", "mungeSecret": "munge" },
                 "fluxRestful": { "secretKey": "hunter2", "token": "hunter2", "username": "ann" },
                 "containers": [{
-                    "environment": { "ANY": "hunter2" }, "secrets": { "TOKEN": { "name": "s", "key": "k" } },
+                    "image": "private:5000/token:v1", "environment": { "ANY": "hunter2" }, "secrets": { "TOKEN": { "name": "s", "key": "k" } },
                     "command": "run --db-password hunter2 --api-key=hunter2 --token=hunter2 MY_PASSWORD=hunter2 x",
                     "env": [{ "name": "A", "value": "hunter2" }, { "name": "B", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } }],
                     "volumes": { "v": { "secretName": "s" } },
@@ -384,6 +403,7 @@ mod tests {
             "{value:#}"
         );
         assert_eq!(value["spec"]["users"][0]["name"], "ann");
+        assert_eq!(value["spec"]["containers"][0]["image"], "private:5000/token:v1");
         assert_eq!(value["spec"]["flux"]["mungeSecret"], "munge");
         assert_eq!(value["spec"]["containers"][0]["secrets"]["TOKEN"]["name"], "s");
         assert_eq!(
@@ -581,6 +601,20 @@ mod tests {
             // `tokens` may name secrets, so a count of tokens is removed, too.
             ("tokens: 5, latency: 3 ms", "tokens: (left out) latency: 3 ms"),
             // What is no secret stays.
+            (
+                r#"Failed to pull image "private-registry.corp:5000/app:1": not found"#,
+                r#"Failed to pull image "private-registry.corp:5000/app:1": not found"#,
+            ),
+            (
+                r#"Back-off pulling image "ghcr.io/me/token-service:v1""#,
+                r#"Back-off pulling image "ghcr.io/me/token-service:v1""#,
+            ),
+            (
+                r#"MountVolume.SetUp failed for volume "credentials" : secret "db" not found"#,
+                r#"MountVolume.SetUp failed for volume "credentials" : secret "db" not found"#,
+            ),
+            // But a path is no image.
+            ("/etc/a.d/token:hunter2", "/etc/a.d/token:(left out)"),
             (
                 "NoCredentialsError: Unable to locate",
                 "NoCredentialsError: Unable to locate",
