@@ -168,7 +168,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         "shm",
         shared_memory(
             findings.shared_memory,
-            findings.declared_cores.unwrap_or(findings.facts.cores),
+            findings.declared_cores.unwrap_or(usable_cores(findings)),
         ),
     );
     for pages in &findings.huge_pages {
@@ -237,10 +237,16 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
             }
         }
         Err(error) => {
+            if !error.has_no_record() {
+                return (
+                    Fail,
+                    format!("{name}: {error}. {}", remedy(&Missing::Name(error.clone()))),
+                );
+            }
             let text = format!("{name}: {error}: does the headless Service select this pod?");
             // This pod cannot know whether it is meant to have a name. Without one, only the brokers below it fail, and
             // the check `parent` in their pods reports that.
-            if error.has_no_record() && !findings.instance.is_lead {
+            if !findings.instance.is_lead {
                 (Warn, format!("{text} {MINIMAL_SERVICE}"))
             } else {
                 (Fail, text)
@@ -321,10 +327,10 @@ fn cores(findings: &Findings) -> (Level, String) {
         .cpuset
         .filter(|cpus| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*cpus)));
     match (findings.declared_cores, throttled) {
-        (Some(declared), _) if declared > facts.cores => (
+        (Some(declared), _) if declared > usable_cores(findings) => (
             Warn,
             format!(
-                "{has}, but {declared} are declared: tasks will share them. Lower `cores`, or use larger nodes"
+                "{has}, but {declared} are declared: tasks will share them. Lower `cores`, raise the CPU limit, or use larger nodes"
             ),
         ),
         (_, Some(cpus)) => (
@@ -339,6 +345,12 @@ fn cores(findings: &Findings) -> (Level, String) {
         ),
         _ => (Pass, has),
     }
+}
+
+/// How many cores Flux uses: at most the CPU limit.
+fn usable_cores(findings: &Findings) -> u32 {
+    let limit = findings.cpu_limit.map_or(u32::MAX, |cpus| cpus as u32);
+    findings.facts.cores.min(limit).max(1)
 }
 
 fn mig_slices(count: usize) -> String {
@@ -423,10 +435,11 @@ fn huge_pages(
         limit,
     }: HugePages,
 ) -> (Level, String) {
-    let (size, unit) = if kibibytes >= 1 << 10 {
-        (kibibytes >> 10, "Mi")
-    } else {
-        (kibibytes, "Ki")
+    // As Kubernetes writes the size: `hugepages-1Gi`.
+    let (size, unit) = match kibibytes {
+        0..1024 => (kibibytes, "Ki"),
+        1024..0x10_0000 => (kibibytes >> 10, "Mi"),
+        _ => (kibibytes >> 20, "Gi"),
     };
     let has = format!("the node has {pages} huge pages of {size} {unit}B");
     match limit {

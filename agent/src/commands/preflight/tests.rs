@@ -81,7 +81,7 @@ fn a_good_pod_passes() {
 #[test]
 fn each_trouble_is_found_alone_with_its_text() {
     only(Fail, "user", "DAC_OVERRIDE and KILL", |f| f.lacks_kill = true);
-    only(Fail, "dns", "headless Service", |f| {
+    only(Fail, "dns", "Does the cluster's DNS run", |f| {
         f.own_name = Some(Err(NameError::NoServer))
     });
     only(Fail, "parent", "network policy", |f| {
@@ -117,6 +117,9 @@ fn each_trouble_is_found_alone_with_its_text() {
         |f| f.shared_memory = None,
     );
     only(Warn, "huge", "hugepages-2Mi", |f| f.huge_pages[0].limit = Some(0));
+    only(Warn, "huge", "hugepages-1Gi", |f| {
+        (f.huge_pages[0].kibibytes, f.huge_pages[0].limit) = (1 << 20, Some(0));
+    });
     let remedy = "of 64 KiB, this container may use none: programs that map them are killed by SIGBUS. \
                   Set limits.hugepages-64Ki";
     only(Warn, "huge", remedy, |f| {
