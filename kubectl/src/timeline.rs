@@ -63,6 +63,9 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
     } else {
         "the job runs"
     };
+    // A restart changes no `start_time`, but the rest of the timeline is that of the last start.
+    let restarted = status.restarts.last().map(|restart| restart.time.clone());
+    let earlier = restarted.is_some().then_some(("earlier starts", &restarted));
     let points = [
         ("the Job is created", &status.start_time),
         ("pods are scheduled", &timeline.scheduled),
@@ -73,7 +76,7 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut last = created;
     let is_over = status.completion_time.is_some();
-    for (name, at) in points {
+    for (name, at) in earlier.into_iter().chain(points) {
         match at.as_deref().and_then(|at| at.parse::<Timestamp>().ok()) {
             Some(at) => {
                 // The times are by the clocks of several machines, so one may be before the last.
@@ -131,7 +134,9 @@ fn bars(steps: &[Step], width: usize) -> String {
         text += format!("{:<30} {duration}  {before}{}", step.name, "█".repeat(length)).trim_end();
         text.push('\n');
     }
-    text + &format!("{:<30} {total:8.1} s\n", "in all")
+    let is_open = steps.last().is_some_and(|step| step.seconds.is_none());
+    let label = if is_open { "until the last step" } else { "in all" };
+    text + &format!("{label:<30} {total:8.1} s\n")
 }
 
 /// The share `part` (0 to 1) of `width`, in whole columns.
@@ -192,6 +197,20 @@ mod tests {
             (60, Some('█')),
             "{narrow}"
         );
+    }
+
+    /// The start time is that of the first start, and the timeline that of the last one.
+    #[test]
+    fn earlier_starts_are_a_step_of_their_own() {
+        let restart = json!({ "time": "2026-01-01T01:00:00Z", "reason": "LeadLost", "message": "" });
+        let status = json!({ "startTime": "2026-01-01T00:00:01Z", "restarts": [restart],
+            "timeline": { "scheduled": "2026-01-01T01:00:02Z" } });
+        let steps = steps(&cluster(status));
+        let shown = |at: usize| (steps[at].name, steps[at].seconds);
+        assert_eq!(shown(0), ("earlier starts", Some(3600.0)));
+        assert_eq!(shown(2), ("pods are scheduled", Some(2.0)));
+        let text = bars(&steps, MAX_WIDTH);
+        assert!(text.contains("until the last step"), "{text}");
     }
 
     #[test]

@@ -87,7 +87,10 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
     let end = time(status.completion_time.as_deref())?.max(begin);
     let timeline = status.timeline.clone().unwrap_or_default();
     // Each step, and when it ended.
+    // A restart changes no `start_time`, but the rest of the timeline is that of the last start.
+    let restarted = status.restarts.last().map(|restart| restart.time.as_str());
     let steps = [
+        ("earlier starts", time(restarted)),
         ("create the Job", time(status.start_time.as_deref())),
         ("schedule the pods", time(timeline.scheduled.as_deref())),
         ("start the lead", time(timeline.running.as_deref())),
