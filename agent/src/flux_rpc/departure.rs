@@ -78,7 +78,7 @@ impl Departure {
         if !self.is_drained {
             match drain(broker, &[self.rank].into(), REASON).await {
                 Ok(()) => self.is_drained = true,
-                Err(AskError::Answer(why)) if is_drained_already(&why) => self.is_drained = true,
+                Err(AskError::Answer(why)) if takes_no_jobs(&why) => self.is_drained = true,
                 // The lead is slow to answer: ask again at the next look.
                 Err(AskError::Slow) => {}
                 // Flux cannot drain it (an older release, no resource module, no broker): the node leaves at once.
@@ -143,8 +143,8 @@ async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(
 
 /// Whether the error says that the node is drained already: by a person, or by an earlier call of ours whose
 /// answer was lost.
-fn is_drained_already(why: &str) -> bool {
-    why.contains("drained")
+fn takes_no_jobs(why: &str) -> bool {
+    why.contains("drained") || why.contains("excluded")
 }
 
 #[cfg(test)]
