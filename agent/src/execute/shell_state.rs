@@ -16,8 +16,9 @@ use crate::system::raw::Limit;
 
 /// Prefix of the agent's own variables in the shell. They are not carried over.
 pub const AGENT_PREFIX: &str = "flux_agent_";
-/// Lists of folders in which an empty element means the current directory, such as in `/opt/lib:`. This is what
-/// `/opt/lib:$LD_LIBRARY_PATH` becomes if the variable was empty.
+/// The lists of folders that `DRIVER` (`shell.rs`) sets to an empty text if they are not set. In them, an empty element means
+/// the current directory, such as in `/opt/lib:`, which `/opt/lib:$LD_LIBRARY_PATH` then becomes. (PATH is always set, so an
+/// empty element there is the user's own.)
 const FOLDER_LISTS: [&str; 2] = ["LD_LIBRARY_PATH", "PYTHONPATH"];
 /// Variables that shells set for themselves. A snippet's changes of them are ignored.
 const SHELL_VARIABLES: [&str; 3] = ["_", "SHLVL", "OLDPWD"];

@@ -32,7 +32,7 @@ impl Executor<'_> {
         if run == SnippetRun::Unheard && had_shell {
             warn_of_new_shell(
                 name,
-                "no longer reads the agent's commands (is `command` or `.` a function, or disabled?)",
+                "no longer reads the agent's commands (is `command` or `.` a function, or disabled? Or was the shell killed?)",
             );
             shell = match self.new_shell().await? {
                 Started::Ready(shell) => *shell,
