@@ -143,8 +143,8 @@ async def follow(
         raise _unread(name, container, lost)
     if received >= ROTATED_BYTES:
         warnings.warn(
-            f"lines may be missing: the log of {name} is so long that its node has probably rotated it, and the kubelet "
-            "may skip lines then. The option --output=FILE in spec.flux.optionFlags writes all of the output to a file.",
+            f"lines may be missing: the log of {name} is so long that its node has probably rotated it, and the "
+            "kubelet may skip lines then. Option --output=FILE in spec.flux.optionFlags writes all output to a file.",
             stacklevel=1,
         )
 
