@@ -19,7 +19,8 @@ const KIND: &str = "ConversionReview";
 /// six (`<` as `\u003c`).
 const OBJECT_MAX: usize = 10 << 20;
 /// Most values of an object. A value may have only two bytes of text, but takes more than a hundred bytes of memory
-/// when it is parsed. A map with one member takes four times as much, so its `{` counts as three values.
+/// when it is parsed. A list or map with one member takes at least four times as much, so `[` counts as three values,
+/// `{` as two, and each name in a map as one.
 const VALUES_MAX: usize = 200_000;
 /// Longest uid and desired version of a review, in bytes. Longest name in a message, in characters.
 const NAME_MAX: usize = 256;
@@ -50,7 +51,7 @@ struct Review<'a> {
     #[serde(borrow, default)]
     kind: Cow<'a, str>,
     #[serde(borrow)]
-    request: Option<Request<'a>>,
+    request: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -73,7 +74,7 @@ struct ResponseTail<'a> {
 
 /// The answer to a request with this body. If the body is no ConversionReview, it is an HTTP error (400).
 pub fn answer(body: &[u8]) -> Answer {
-    let review: Review = match serde_json::from_slice(body) {
+    let review: Review = match read_object(body) {
         Ok(review) => review,
         Err(error) => return refusal(&format!("failed to read the {KIND}: {error}")),
     };
@@ -88,6 +89,10 @@ pub fn answer(body: &[u8]) -> Answer {
     }
     let Some(request) = review.request else {
         return refusal("the review has no request");
+    };
+    let request: Request = match read_object(request.get().as_bytes()) {
+        Ok(request) => request,
+        Err(error) => return refusal(&format!("failed to read the review's request: {error}")),
     };
     if request.uid.len() > NAME_MAX || request.desired.len() > NAME_MAX {
         return refusal("the review's uid or desired version is too long");
@@ -132,6 +137,15 @@ pub fn answer(body: &[u8]) -> Answer {
     }
 }
 
+/// Reads a JSON object into a struct. Anything else is rejected before serde reads it: serde's error would quote a
+/// string with up to six bytes for each of its own, and serde would accept a list of the fields' values.
+fn read_object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, String> {
+    if !text.trim_ascii_start().starts_with(b"{") {
+        return Err("it is not an object".to_owned());
+    }
+    serde_json::from_slice(text).map_err(|error| error.to_string())
+}
+
 /// The first `length` characters of a text.
 fn short(text: &str, length: usize) -> &str {
     text.char_indices()
@@ -159,6 +173,10 @@ fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
     let Some(objects) = request.objects else {
         return Ok(());
     };
+    // serde's error would quote a string (see `read_object`).
+    if !objects.get().starts_with('[') {
+        return Err("the review's `objects` is not a list".to_owned());
+    }
     let bytes_max = (GROWTH_MAX * objects.get().len() + SPARE).min(ANSWER_MAX);
     let converter = ObjectConverter { to, out, bytes_max };
     serde_json::Deserializer::from_str(objects.get())
@@ -207,13 +225,17 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
 
 /// Converts the text of one object, and writes the result to `out`.
 fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String> {
+    let too_large = || {
+        format!("is larger than a MiniCluster can be: more than {OBJECT_MAX} bytes, or {VALUES_MAX} values")
+    };
+    if text.len() > OBJECT_MAX {
+        return Err(too_large());
+    }
     let verbatim = verbatim_members(text);
     // Values of members that are copied as text do not count, since they are not parsed.
     let verbatim_values: usize = verbatim.iter().map(|member| count_values(member.text)).sum();
-    if text.len() > OBJECT_MAX || count_values(text).saturating_sub(verbatim_values) > VALUES_MAX {
-        return Err(format!(
-            "is larger than a MiniCluster can be: more than {OBJECT_MAX} bytes, or {VALUES_MAX} values"
-        ));
+    if count_values(text).saturating_sub(verbatim_values) > VALUES_MAX {
+        return Err(too_large());
     }
     let object = if verbatim.is_empty() {
         serde_json::from_str(text)
@@ -228,17 +250,40 @@ fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String>
     write(&converted, &verbatim, out).map_err(|error| format!("{full_name}: {error}"))
 }
 
-/// Members (parent and name) that are copied as text, since they are the same in both versions. Their depth and number
-/// of values are not limited: if such an object were rejected, nobody could list any MiniCluster. (Annotations are not
+/// The parents of the members that are copied as text. (serde skips other members, however many, without storing them.)
+#[derive(Default, Deserialize)]
+struct Parents<'a> {
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    spec: Option<&'a RawValue>,
+}
+
+/// Members of `metadata` that are copied as text, since they are the same in both versions. Their depth and number of
+/// values are not limited: if such an object were rejected, nobody could list any MiniCluster. (Annotations are not
 /// among them, since conversion writes one.)
-const VERBATIM: [(&str, &str); 6] = [
-    ("metadata", "finalizers"),
-    ("metadata", "labels"),
-    ("metadata", "managedFields"),
-    ("metadata", "ownerReferences"),
-    ("spec", "podTemplate"),
-    ("spec", "servicesPodTemplate"),
-];
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VerbatimMetadata<'a> {
+    #[serde(borrow)]
+    finalizers: Option<&'a RawValue>,
+    #[serde(borrow)]
+    labels: Option<&'a RawValue>,
+    #[serde(borrow)]
+    managed_fields: Option<&'a RawValue>,
+    #[serde(borrow)]
+    owner_references: Option<&'a RawValue>,
+}
+
+/// Members of `spec` that are copied as text, for the same reason.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VerbatimSpec<'a> {
+    #[serde(borrow)]
+    pod_template: Option<&'a RawValue>,
+    #[serde(borrow)]
+    services_pod_template: Option<&'a RawValue>,
+}
 
 /// A member that is copied as text.
 struct VerbatimMember<'a> {
@@ -247,24 +292,33 @@ struct VerbatimMember<'a> {
     text: &'a str,
 }
 
-/// The members of a JSON object, as text.
-type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
-
 /// The members of an object that are copied as text.
 fn verbatim_members(text: &str) -> Vec<VerbatimMember<'_>> {
-    let object = serde_json::from_str::<Members>(text).unwrap_or_default();
-    let mut verbatim = Vec::new();
-    for parent in ["metadata", "spec"] {
-        let Some(raw) = object.get(parent) else { continue };
-        let members = serde_json::from_str::<Members>(raw.get()).unwrap_or_default();
-        let names = VERBATIM.iter().filter(|(of, _)| *of == parent);
-        verbatim.extend(names.filter_map(|(_, name)| {
-            let text = members.get(*name)?.get();
-            Some(VerbatimMember { parent, name, text })
-        }));
+    fn read<'a, T: Default + Deserialize<'a>>(object: Option<&'a RawValue>) -> T {
+        object
+            .and_then(|object| read_object(object.get().as_bytes()).ok())
+            .unwrap_or_default()
     }
-    verbatim
+    let parents: Parents = read_object(text.as_bytes()).unwrap_or_default();
+    let metadata: VerbatimMetadata = read(parents.metadata);
+    let spec: VerbatimSpec = read(parents.spec);
+    let members = [
+        ("metadata", "finalizers", metadata.finalizers),
+        ("metadata", "labels", metadata.labels),
+        ("metadata", "managedFields", metadata.managed_fields),
+        ("metadata", "ownerReferences", metadata.owner_references),
+        ("spec", "podTemplate", spec.pod_template),
+        ("spec", "servicesPodTemplate", spec.services_pod_template),
+    ];
+    let members = members.into_iter().filter_map(|(parent, name, raw)| {
+        let text = raw?.get();
+        Some(VerbatimMember { parent, name, text })
+    });
+    members.collect()
 }
+
+/// The members of a JSON object, as text. As a key, each name is a copy: only for an object within the limits.
+type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
 /// Parses an object without its verbatim members.
 fn parse_without(text: &str, verbatim: &[VerbatimMember]) -> Result<Value, serde_json::Error> {
@@ -318,7 +372,7 @@ fn write(object: &Value, verbatim: &[VerbatimMember], out: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
-/// At least the number of values in a JSON text. A `{` counts as three (see `VALUES_MAX`).
+/// At least the number of values in a JSON text, with weights for what takes more memory (see `VALUES_MAX`).
 fn count_values(text: &str) -> usize {
     let (mut number, mut in_string, mut escaped) = (1, false, false);
     for byte in text.bytes() {
@@ -326,8 +380,9 @@ fn count_values(text: &str) -> usize {
             _ if escaped => escaped = false,
             b'\\' if in_string => escaped = true,
             b'"' => in_string = !in_string,
-            b',' | b'[' if !in_string => number += 1,
-            b'{' if !in_string => number += 3,
+            b',' | b':' if !in_string => number += 1,
+            b'{' if !in_string => number += 2,
+            b'[' if !in_string => number += 3,
             _ => {}
         }
     }
@@ -485,6 +540,25 @@ mod tests {
         assert_eq!(
             read(&answer(body.as_bytes()))["response"]["result"]["status"],
             "Success"
+        );
+    }
+
+    #[test]
+    fn string_instead_of_object_or_list_is_not_quoted() {
+        let string = format!("\"{}\"", "\u{7f}".repeat(100_000));
+        let request =
+            format!("{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"{KIND}\",\"request\":{string}}}");
+        for body in [&string, "[]", &request] {
+            let answer = answer(body.as_bytes());
+            assert_eq!(answer.status, 400);
+            let text = String::from_utf8(answer.body).unwrap();
+            assert!(text.ends_with("it is not an object\n"), "{text}");
+        }
+        let whole = String::from_utf8(review(&[], "flux-framework.org/v1alpha2")).unwrap();
+        let answer = read(&answer(whole.replace("[]", &string).as_bytes()));
+        assert_eq!(
+            answer["response"]["result"]["message"],
+            "the review's `objects` is not a list"
         );
     }
 

@@ -193,22 +193,45 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
     run(async || {
         let webhook = Webhook::start().await;
         let zeros = |bytes: usize| "0,".repeat(bytes / 2) + "0";
-        // Nested objects with one member each, in an object of which the conversion keeps the most copies. (The parser
-        // goes 128 levels deep.)
-        let chains = || {
-            let chain = format!("{}0{}", "{\"\":".repeat(110), "}".repeat(110));
+        // An object of which the conversion keeps the most copies.
+        let with_copies = |x: &str| {
             format!(
                 "{{\"apiVersion\":\"flux-framework.org/v1alpha2\",\"kind\":\"MiniCluster\",\"metadata\":{{\"name\":\"a\",\
                  \"annotations\":{{\"flux-framework.org/v1alpha1-spelling\":\"{{\\\"/size\\\":1}}\"}}}},\
-                 \"spec\":{{\"size\":1,\"containers\":[{{\"image\":\"a\"}}],\"x\":[{}0]}}}}",
-                (chain + ",").repeat(1700)
+                 \"spec\":{{\"size\":1,\"containers\":[{{\"image\":\"a\"}}],\"x\":{x}}}}}"
             )
         };
+        // Nested lists or objects with one member each. (The parser goes 128 levels deep.)
+        let chains = |begin: &str, end: &str| {
+            let chain = format!("{}0{}", begin.repeat(110), end.repeat(110));
+            with_copies(&format!("[{}0]", (chain + ",").repeat(600)))
+        };
+        // An object with this many members, each with a name of its own.
+        let wide = |members: usize, value: &str| {
+            let members: Vec<String> = (0..members).map(|i| format!("\"{i:07}\":{value}")).collect();
+            format!("{{{}}}", members.join(","))
+        };
+        // The limit's 200,000 values, since a name counts as one. The object's template is copied as text.
+        let wide_spec = || {
+            let x = wide(99_900, &format!("\"{}\"", "x".repeat(70)));
+            with_copies(&x).replace("\"size\":1,", "\"size\":1,\"podTemplate\":{},")
+        };
+        // serde's error for such a string quotes it, with six bytes for each.
+        let quoted = format!("\"{}\"", "\u{7f}".repeat(30 << 20));
         let bodies: Vec<Vec<u8>> = vec![
             format!("[{}]", zeros(20 << 20)).into_bytes(),
             review(&[zeros(20 << 20)]),
             review(&[format!("[{}]", zeros(30 << 20))]),
             review(&[format!("{{\"spec\":[{}]}}", zeros(8 << 20))]),
+            review(&[wide(2_500_000, "0")]),
+            review(&[format!("{{\"metadata\":{}}}", wide(2_500_000, "0"))]),
+            review(&vec![wide_spec(); 3]),
+            review(std::slice::from_ref(&quoted)),
+            String::from_utf8(review(&[]))
+                .unwrap()
+                .replace("[]", &quoted)
+                .into_bytes(),
+            quoted.into_bytes(),
             review(&["[".repeat(15 << 20) + &"]".repeat(15 << 20)]),
             review(&[format!("\"{}\"", "\\u003c".repeat(5 << 20))]),
             // Nearly 200,000 values in each object, the most that the webhook reads.
@@ -216,7 +239,8 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
                 format!("{{\"metadata\":{{\"a\":[{}]}}}}", zeros(390_000));
                 60
             ]),
-            review(&vec![chains(); 25]),
+            review(&vec![chains("{\"\":", "}"); 75]),
+            review(&vec![chains("[", "]"); 225]),
             review(&vec![cluster(1_000_000); 28]),
             review(&vec![cluster(10); 90_000]),
             vec![b'x'; 33 << 20],
