@@ -40,7 +40,8 @@ fn render_and_validate_agree_with_core_dry_run_has_the_plan() {
         flux_operator_core::offline::judge(&text).text().unwrap()
     );
     assert!(
-        printed(&["dry-run", EXAMPLE]).contains("flux submit -N 4 -n 4 --quiet --watch echo hello world")
+        printed(&["dry-run", EXAMPLE])
+            .contains("flux submit --input=/dev/null -N 4 -n 4 --quiet --watch echo hello world")
     );
 }
 

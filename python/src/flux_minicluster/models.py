@@ -556,7 +556,7 @@ class Logging(BaseModel):
     the result. Default: true, unless the installation sets another (`snippets.strict`).
     """
     timed: bool | None = None
-    """Report the wall time of flux start and of the job (lines that begin with FLUXTIME)."""
+    """Report the wall time of flux start and of the job (lines that begin with FLUXTIME). No effect with quiet."""
     zeromq: bool | None = None
     """Log the events of ZeroMQ connections between brokers."""
 

@@ -542,7 +542,9 @@ fn summary_is_six_lines_and_uncoloured_unless_painted() {
     let text = run(&args(&input("hello.yaml"))).unwrap();
     assert_eq!(text.lines().count(), 6, "{text}");
     assert!(
-        text.contains("lead       flux submit -N 4 -n 4 --quiet --watch echo \"hello ${USER}\"\n"),
+        text.contains(
+            "lead       flux submit --input=/dev/null -N 4 -n 4 --quiet --watch echo \"hello ${USER}\"\n"
+        ),
         "{text}"
     );
     assert!(!text.contains('\u{1b}'));
@@ -651,7 +653,7 @@ fn jobset_pods_are_planned_from_entrypoint_words() {
         "{text}"
     );
     assert!(
-        text.contains("submit -N 3 --quiet --watch echo 'a  b' '$HOME'\n"),
+        text.contains("submit --input=/dev/null -N 3 --quiet --watch echo 'a  b' '$HOME'\n"),
         "{text}"
     );
     let certificate = "(a certificate derived from the seed in /etc/flux-agent/seed/seed and from train-node-0, 4-5, 1; never shown)";

@@ -794,7 +794,7 @@ fn trouble(status: &PodStatus, spec: &PodSpecPart, phase: PodPhase, user_init: &
 }
 
 /// Kubernetes' reason for a container that ends again and again, and waits for its next start.
-const CRASH_LOOP: &str = "CrashLoopBackOff";
+const CRASH_LOOP: Reason = Reason::CrashLoopBackOff;
 
 /// The first sidecar that ends again and again, or that has failed while the runner has not started. The kubelet may start
 /// the runner only once it sees that the sidecar runs. Until then, the words stay while the sidecar is restarted.
@@ -806,7 +806,7 @@ fn failed_sidecar(status: &PodStatus, spec: &PodSpecPart) -> Option<Trouble> {
     sidecars.find_map(|container| {
         let state = container.state.as_ref()?;
         let waiting = state.waiting.as_ref();
-        let is_looping = waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some(CRASH_LOOP));
+        let is_looping = waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some(CRASH_LOOP.name()));
         let last = container
             .last_state
             .as_ref()
@@ -853,7 +853,7 @@ fn failed_service(status: &PodStatus) -> Option<Trouble> {
     containers.iter().find_map(|container| {
         let state = container.state.as_ref()?;
         let waiting = state.waiting.as_ref();
-        let end = if waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some(CRASH_LOOP)) {
+        let end = if waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some(CRASH_LOOP.name())) {
             container.last_state.as_ref()?.terminated.as_ref()?
         } else {
             state.terminated.as_ref().filter(|end| end.exit_code != 0)?

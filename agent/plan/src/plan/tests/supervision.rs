@@ -213,7 +213,7 @@ fn launch_program_is_the_command_line_without_agent_words() {
     let around = "[logging]\ntimed = true\n[runner]\nprefix = ['nice']\n";
     assert_eq!(
         program_of(&format!("users = ['ada']\n{around}{PROGRAM}")),
-        "nice flux submit -n 1 --quiet --watch true"
+        "nice flux submit --input=/dev/null -n 1 --quiet --watch true"
     );
     let batch = "[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n";
     let program = program_of(&format!("{around}{batch}"));
