@@ -522,6 +522,8 @@ containers:
 fn a_batch_and_one_that_is_quiet() {
     compare(&Case {
         left: vec!["/flux-f1.out", "/shared/out/job-0.out", "/shared/out/job-2.out"],
+        // At the end of a line's pipe.
+        prepare: |image| image.with_programs(&["cat"]),
         ..input("batch.yaml")
     });
     compare(&Case {
