@@ -186,7 +186,7 @@ fn timeline_of_a_running_job_has_an_open_last_step() {
         fixture.when_condition("mc", "Ready", "True").await;
         let output = person.run(&["timeline", "mc"]).await;
         assert!(
-            output.out.contains("the job runs") && output.out.contains("in all"),
+            output.out.contains("the job runs") && output.out.contains("until the last step"),
             "{output:?}"
         );
         let output = person.run(&["timeline", "mc", "-o", "json"]).await;
